@@ -1,0 +1,77 @@
+/*
+ * The one table of configuration options. Sources, later wins: default, file (`name = value` lines), environment
+ * (CUBICLE_ + upper-case name with '_' for '.'), flags (--name=value or --name value). Help and docs come from this table.
+ */
+#ifndef CUBICLE_CONFIG_OPTIONS_H
+#define CUBICLE_CONFIG_OPTIONS_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/* O(name, member, KIND, default, min, max, doc); min and max bound INT, PERCENT and FACTOR. */
+#define OPTIONS(O)                                                                                           \
+	O("state.dir", state_dir, STRING, "/var/lib/cubicle", 0, 0, "Where everything durable lives: records, images, disks.") \
+	O("listen", listen, STRING, "127.0.0.1:3000", 0, 0, "Address and port of the API and of the sandboxes' ingress.") \
+	O("domain", domain, STRING, "", 0, 0, "Domain (with a port where needed) that clients reach sandboxes under: <port>-<id>.<domain>. Empty: clients use their own.") \
+	O("log.level", log_level, STRING, "info", 0, 0, "Lowest level written: debug, info, warn or error.")  \
+	O("log.file", log_file, STRING, "", 0, 0, "File for the logs; empty: standard error.")               \
+	O("user.front", user_front, STRING, "cubicle-front", 0, 0, "System user of the front process.")      \
+	O("user.egress", user_egress, STRING, "cubicle-egress", 0, 0, "System user of the egress process.")  \
+	O("max_sandboxes", max_sandboxes, INT, "1000", 1, 20000, "Most sandboxes on this machine at once.") \
+	O("timeout.default", timeout_default, INT, "300", 1, 2592000, "Seconds a sandbox lives when a request names no timeout.") \
+	O("timeout.max", timeout_max, INT, "2592000", 1, 31536000, "Longest timeout in seconds a request may ask for.") \
+	O("overcommit.memory", overcommit_memory, FACTOR, "4", 1, 100, "How often the machine's memory may be promised.") \
+	O("disk.reserve", disk_reserve, PERCENT, "10", 1, 90, "Share of the state directory's file system that is never promised; the red mark is half of it.") \
+	O("disk.overcommit", disk_overcommit, FACTOR, "20", 1, 1000, "How often the free disk space above the reserve may be promised to sparse disks.") \
+	O("disk.guarantee", disk_guarantee, BOOL, "false", 0, 0, "Preallocate every sandbox's disk whole: nothing can run out, fewer sandboxes fit.") \
+	O("sandbox.cpu", sandbox_cpu, INT, "2", 1, 256, "Virtual CPUs of a sandbox whose template names none.") \
+	O("sandbox.memory", sandbox_memory, INT, "512", 64, 1048576, "Memory in MiB of a sandbox whose template names none.") \
+	O("sandbox.disk", sandbox_disk, INT, "10240", 64, 1048576, "Disk in MiB of a sandbox whose template names none.") \
+	O("sandbox.pids", sandbox_pids, INT, "512", 16, 4000000, "Most processes and threads in a sandbox.")   \
+	O("pool.min", pool_min, INT, "8", 0, 1000, "Slots kept ready at least.")                             \
+	O("pool.max", pool_max, INT, "128", 0, 1000, "Slots kept ready at most.")                            \
+	O("uid_base", uid_base, INT, "1879048192", 65536, 4294901760, "First id of the sandboxes' uid and gid ranges, 65536 each.") \
+	O("network.pool", network_pool, STRING, "100.96.0.0/16", 0, 0, "IPv4 range that the sandboxes' links are cut from.") \
+	O("dns.upstream", dns_upstream, STRING, "", 0, 0, "Resolvers, comma-separated; empty: the machine's own from /etc/resolv.conf.") \
+	O("cgroup.parent", cgroup_parent, STRING, "cubicle", 0, 0, "Name of the top-level cgroup where systemd gave none.")
+
+struct options {
+#define OPTION_STRING(m) const char *m;
+#define OPTION_INT(m) int64_t m;
+#define OPTION_PERCENT(m) int64_t m;
+#define OPTION_FACTOR(m) double m;
+#define OPTION_BOOL(m) bool m;
+#define OPTION(name, m, kind, def, min, max, doc) OPTION_##kind(m)
+	OPTIONS(OPTION)
+#undef OPTION
+	struct option_value *values; /* private: owned texts and sources, one per option */
+};
+
+/* All defaults. -ENOMEM or 0. */
+int options_init(struct options *o);
+void options_done(struct options *o);
+
+/* Sets one option from text; `source` ("file:line", "environment", "flag --x") is copied for `cubicle config` and for errors.
+ * 0, or -EINVAL / -ENOENT with *err naming option, value and source. */
+int options_set(struct options *o, struct str name, struct str value, const char *source, struct error *err);
+
+/* Reads a file of `name = value` lines ('#' starts a comment). A missing file is an error only when `required`. */
+int options_read_file(struct options *o, const char *path, bool required, struct error *err);
+/* Takes every CUBICLE_... variable that names an option; an unknown one is an error unless it is in a short list of others' (CUBICLE_BACKEND...). */
+int options_read_env(struct options *o, char **environ, struct error *err);
+/* Takes options out of argv (from index 1), leaving the other words: new argc in *argc. "--" ends. */
+int options_read_flags(struct options *o, int *argc, char **argv, struct error *err);
+/* Default order: file (flag --config, else $CUBICLE_CONFIG, else /etc/cubicle/cubicle.conf when it exists), environment, flags; then options_check. */
+int options_load(struct options *o, int *argc, char **argv, char **environ, struct error *err);
+/* Rules across options (pool.min <= pool.max, timeout.default <= timeout.max, ...). */
+int options_check(const struct options *o, struct error *err);
+
+/* `name = value` lines that options_read_file takes: how serve hands its configuration to its children. */
+int options_serialize(const struct options *o, struct buf *to);
+/* For `cubicle config`: calls fn for each option in table order. */
+void options_each(const struct options *o, void (*fn)(const char *name, const char *value, const char *source, const char *doc, void *arg), void *arg);
+
+#endif

@@ -1,0 +1,39 @@
+/* Seams between the parts of cubicle-init. */
+#ifndef CUBICLE_GUEST_GUEST_H
+#define CUBICLE_GUEST_GUEST_H
+
+#include "base/error.h"
+#include "io/http_server.h"
+#include "io/messages.h"
+
+#include <sys/types.h>
+
+/* What claim brought; copies, owned for the life of the process. Replaced as a whole by a later claim (resume). */
+struct guest_identity {
+	char *sandbox, *template, *token /* NULL = open */, *user, *workdir /* NULL = the user's home */;
+	struct buf envs; /* msg_map raw: system and user variables, complete */
+};
+
+/*
+ * park.c: set-up as PID 1 from the moment after exec until claimed. listen_fd is the control socket (SEQPACKET, listening). Makes mounts, starts the spawner
+ * (fork), answers hello, waits for claim, enters the sandbox's root, loads seccomp, drops capabilities. Blocking. Returns with the connection to node that
+ * claimed in *ret_conn and the socket to the spawner in *ret_spawner; envd is then started by the caller, which sends `claimed` on the connection.
+ * Exits the process when the first connection closes before a claim.
+ */
+void guest_park(int listen_fd, struct guest_identity *ret, int *ret_conn, int *ret_spawner);
+
+/* A passwd entry of the sandbox's own /etc/passwd and /etc/group (read as data, no NSS). */
+struct guest_user {
+	uid_t uid;
+	gid_t gid;
+	gid_t groups[64];
+	size_t n_groups;
+	char name[256], home[1024], shell[1024];
+};
+/* By name (or decimal uid): 0, -ENOENT, -errno. Blocking file reads: call it in the spawner or a worker, or bounded (files over 4 MiB are refused). */
+int guest_user_find(struct str name, struct guest_user *ret);
+
+/* spawner.c: what is asked of the spawner, which lives in the work cgroup and forks with CLONE_PARENT so that PID 1 reaps. */
+enum spawn_kind { SPAWN_COMMAND, SPAWN_FILES };
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * An HTTP/1.1 server connection on a loop: keep-alive, pipelining (one request at a time), Expect: 100-continue, strict framing,
+ * streaming bodies both ways with back-pressure. Used by the guest's envd and by the front.
+ *
+ * The life of a request: on_request() is called with the parsed head; the owner sets r->ops and r->arg (or answers at once).
+ * Body bytes come through ops->body, then ops->end; the answer is http_respond(), or http_start() + http_send()* + http_finish().
+ * A request is over when both its answer is finished and its body was read (unread rest: up to 256 KiB is drained, else the
+ * connection closes after the answer). ops->closed is the last call for a request, always made exactly once, also after a
+ * finished answer; after it the pointer is dead.
+ */
+#ifndef CUBICLE_IO_HTTP_SERVER_H
+#define CUBICLE_IO_HTTP_SERVER_H
+
+#include "io/http.h"
+#include "io/loop.h"
+
+struct http_server;
+struct http_conn;
+
+struct http_req;
+struct http_req_ops {
+	/* Decoded body bytes (raw bytes after http_upgrade()). Returns how many were taken; fewer than n stops reading until http_req_resume(). */
+	size_t (*body)(struct http_req *r, const char *p, size_t n);
+	/* The body is complete (after an upgrade: the peer closed its sending half). */
+	void (*end)(struct http_req *r);
+	/* Queued output fell under HTTP_LOW_WATER after http_send() reported more than HTTP_HIGH_WATER. */
+	void (*writable)(struct http_req *r);
+	/* The request is over: `complete` tells whether the whole answer was handed to the kernel. Free what hangs on it. */
+	void (*closed)(struct http_req *r, bool complete);
+};
+
+enum { HTTP_HIGH_WATER = 256 * 1024, HTTP_LOW_WATER = 64 * 1024 };
+
+struct http_req {
+	struct http_conn *conn;
+	const struct http_head *head;   /* valid until closed */
+	struct str head_bytes;          /* the head as received */
+	const struct http_req_ops *ops; /* set by the owner in on_request; NULL = the body is drained, nothing is told */
+	void *arg;                      /* the owner's */
+	char id[24];                    /* request id for logs, set by the server */
+};
+
+struct http_server_config {
+	void (*on_request)(struct http_req *r, void *arg);
+	/* Answers a head that did not parse (status from the parser); NULL = a JSON body {code,message}. */
+	void (*on_bad_request)(struct buf *body, const char **content_type, int status, void *arg);
+	void *arg;
+	int64_t idle_timeout_ns; /* between requests; 0 = 620 s */
+	int64_t head_timeout_ns; /* from the first byte of a head to its end (slowloris); 0 = 30 s */
+	unsigned max_connections; /* accepted at once; beyond, accepting pauses; 0 = 10000 */
+	const char *server_name;  /* value of the Server header; NULL = none */
+};
+
+/* The config is copied. Listening descriptors are added with http_server_listen(). NULL without memory. */
+struct http_server *http_server_new(struct loop *l, const struct http_server_config *config);
+/* Accepts on a listening, non-blocking socket (not owned). Several loops may share one (EPOLLEXCLUSIVE). 0 or -errno. */
+int http_server_listen(struct http_server *s, int listen_fd);
+/* Takes an already connected socket (owned from here), with bytes that were read from it before. 0 or -errno (closed then). */
+int http_server_adopt(struct http_server *s, int fd, struct str already_read);
+/* Closes all connections (requests get closed()). Takes NULL. */
+void http_server_free(struct http_server *s);
+/* Connections open now. */
+unsigned http_server_connections(const struct http_server *s);
+
+/* Whole answer. `headers` are complete lines ("Name: value\r\n"...), may be NULL. Content-Length and Date are added; HEAD, 204 and 304 send no body
+ * (204 carries no Content-Length). Content-Type is added when not NULL. */
+void http_respond(struct http_req *r, int status, const char *content_type, const char *headers, struct str body);
+/* {"code":status,"message":…} (e2b.md A.3). */
+void http_respond_error(struct http_req *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Streaming answer: HTTP_BODY_CHUNKED (becomes until-close for HTTP/1.0), HTTP_BODY_LENGTH with `length`, or HTTP_BODY_NONE. The head is flushed at once. */
+void http_start(struct http_req *r, int status, const char *reason, const char *headers, enum http_framing framing, uint64_t length);
+/* Queues bytes (sent as one chunk when chunked), flushed at the latest at the end of this turn. Returns the bytes now queued. */
+size_t http_send(struct http_req *r, const void *p, size_t n);
+/* Ends the answer. With HTTP_BODY_LENGTH a short body cuts the connection. */
+void http_finish(struct http_req *r);
+/* Cuts the connection now, without a terminating chunk (e2b.md F.101). closed(false) follows within this turn. */
+void http_abort(struct http_req *r);
+/* Reads on after body() took less than it was given. */
+void http_req_resume(struct http_req *r);
+/* Sends an interim answer (100, 102, 103...). `headers` as above. */
+void http_interim(struct http_req *r, int status, const char *headers);
+/* Answers 101 (or 200 for CONNECT) with headers and turns the connection into raw bytes both ways: body()/http_send(). http_finish() shuts the sending half down. */
+void http_upgrade(struct http_req *r, int status, const char *reason, const char *headers);
+
+/*
+ * Hands the whole connection to the caller: its descriptor (owned from now, blocking mode unchanged: non-blocking) and the bytes read beyond the head
+ * are appended to *ret_rest. Only inside on_request(), before any answer. The request is over (closed is not called); give the connection
+ * back with http_server_adopt().
+ */
+int http_detach(struct http_req *r, struct buf *ret_rest);
+
+/* Peer credentials and address of the connection's socket. */
+int http_conn_fd(const struct http_conn *c);
+
+#endif

@@ -1,0 +1,225 @@
+/*
+ * The message table. F(message, tag, KIND, field, max bytes, REQUIRED|OPTIONAL); tags are never reused for another meaning.
+ * M(id, message, FIELDS, directions, descriptors).
+ */
+#ifndef CUBICLE_IO_MESSAGES_H
+#define CUBICLE_IO_MESSAGES_H
+
+#include "io/msg.h"
+
+enum {
+	MSG_FROM_SERVE = 1 << 0,  /* serve to any child */
+	MSG_FROM_CHILD = 1 << 1,  /* any child to serve */
+	MSG_FROM_FRONT = 1 << 2,  /* front to node */
+	MSG_FROM_NODE = 1 << 3,   /* node to front or egress */
+	MSG_FROM_EGRESS = 1 << 4, /* egress to node */
+	MSG_TO_INIT = 1 << 5,     /* node to a sandbox's init */
+	MSG_FROM_INIT = 1 << 6,   /* init to node: hostile bytes, never descriptors */
+	MSG_FROM_ANY = (1 << 7) - 1,
+};
+
+/* Answers */
+#define MSG_FIELDS_ok(F)
+#define MSG_FIELDS_error(F)                                                                                  \
+	F(error, 1, I64, code, 0, REQUIRED)          /* negative errno */                                    \
+	F(error, 2, U64, status, 0, REQUIRED)        /* HTTP status */                                       \
+	F(error, 3, STR, message, 512, REQUIRED)     /* for the user */                                      \
+	F(error, 4, U64, retry_after, 0, OPTIONAL)   /* seconds, with 429 and 503 */
+
+/* First message on every channel, both ways */
+#define MSG_FIELDS_hello(F)                                                                                  \
+	F(hello, 1, U64, version_min, 0, REQUIRED)                                                           \
+	F(hello, 2, U64, version_max, 0, REQUIRED)
+
+/* serve and its children */
+#define MSG_FIELDS_peer(F) F(peer, 1, STR, role, 16, REQUIRED) /* "front", "egress" or "node": who is at the other end of the descriptor */
+#define MSG_FIELDS_ready(F)
+#define MSG_FIELDS_stop(F) /* finish cleanly; the child exits when done */
+#define MSG_FIELDS_first_key(F)                                                                              \
+	F(first_key, 1, STR, name, 128, REQUIRED)                                                            \
+	F(first_key, 2, STR, hash, 64, REQUIRED)     /* hex SHA-256 of the key */                            \
+	F(first_key, 3, STR, hint, 16, REQUIRED)     /* its first characters, for lists */
+
+/* front to node */
+#define MSG_FIELDS_subscribe(F)
+#define MSG_FIELDS_create(F)                                                                                 \
+	F(create, 1, STR, template, 256, REQUIRED)   /* id or alias, already normalised */                   \
+	F(create, 2, STR, team, 64, REQUIRED)                                                                \
+	F(create, 3, STR, request, 32, OPTIONAL)     /* request id for the logs */                           \
+	F(create, 4, I64, timeout, 0, REQUIRED)      /* seconds, -1 = never */                               \
+	F(create, 5, BOOL, secure, 0, REQUIRED)      /* an envd token is wanted */                           \
+	F(create, 6, BOOL, public_traffic, 0, REQUIRED) /* false: a traffic token guards the other ports */  \
+	F(create, 7, BOOL, internet, 0, OPTIONAL)    /* allow_internet_access as given */                    \
+	F(create, 8, BOOL, auto_pause, 0, REQUIRED)                                                          \
+	F(create, 9, BOOL, auto_resume, 0, REQUIRED)                                                         \
+	F(create, 10, MAP, metadata, 24576, REQUIRED)                                                        \
+	F(create, 11, MAP, envs, 32768, REQUIRED)
+#define MSG_FIELDS_kill(F)                                                                                   \
+	F(kill, 1, STR, sandbox, 32, REQUIRED)                                                               \
+	F(kill, 2, STR, request, 32, OPTIONAL)
+#define MSG_FIELDS_timeout(F)                                                                                \
+	F(timeout, 1, STR, sandbox, 32, REQUIRED)                                                            \
+	F(timeout, 2, U64, mode, 0, REQUIRED)        /* enum timeout_mode */                                 \
+	F(timeout, 3, I64, timeout, 0, REQUIRED)     /* seconds; -1 = never, 0 = expire now (mode set) */    \
+	F(timeout, 4, STR, request, 32, OPTIONAL)
+#define MSG_FIELDS_open(F)                                                                                   \
+	F(open, 1, STR, sandbox, 32, REQUIRED)                                                               \
+	F(open, 2, U64, port, 0, REQUIRED)
+#define MSG_FIELDS_reload_templates(F)
+
+/* node to front */
+#define MSG_FIELDS_sandbox(F)                                                                                \
+	F(sandbox, 1, STR, id, 32, REQUIRED)                                                                 \
+	F(sandbox, 2, U64, state, 0, REQUIRED)       /* enum sandbox_state */                                \
+	F(sandbox, 3, STR, team, 64, REQUIRED)                                                               \
+	F(sandbox, 4, STR, template_id, 64, REQUIRED)                                                        \
+	F(sandbox, 5, STR, alias, 256, OPTIONAL)     /* the template's name */                               \
+	F(sandbox, 6, I64, started_at, 0, REQUIRED)  /* ns, CLOCK_REALTIME */                                \
+	F(sandbox, 7, I64, end_at, 0, REQUIRED)      /* ns, CLOCK_REALTIME; INT64_MAX = never */             \
+	F(sandbox, 8, U64, cpu_count, 0, REQUIRED)                                                           \
+	F(sandbox, 9, U64, memory_mb, 0, REQUIRED)                                                           \
+	F(sandbox, 10, U64, disk_mb, 0, REQUIRED)                                                            \
+	F(sandbox, 11, MAP, metadata, 24576, REQUIRED)                                                       \
+	F(sandbox, 12, STR, envd_token, 128, OPTIONAL)                                                       \
+	F(sandbox, 13, STR, traffic_token, 128, OPTIONAL)                                                    \
+	F(sandbox, 14, BOOL, internet, 0, OPTIONAL)                                                          \
+	F(sandbox, 15, BOOL, auto_pause, 0, REQUIRED)                                                        \
+	F(sandbox, 16, BOOL, auto_resume, 0, REQUIRED)                                                       \
+	F(sandbox, 17, STR, generation, 32, REQUIRED) /* hex, changes at each resume, restore, fork */       \
+	F(sandbox, 18, STR, isolation, 16, REQUIRED) /* "namespace" or "microvm" */                          \
+	F(sandbox, 19, STR, reason, 32, OPTIONAL)    /* with SANDBOX_GONE: killed, timeout, oom_killed, ... */ \
+	F(sandbox, 20, STR, detail, 512, OPTIONAL)                                                           \
+	F(sandbox, 21, I64, ended_at, 0, OPTIONAL)                                                           \
+	F(sandbox, 22, U64, sequence, 0, REQUIRED)   /* number of the event; a gap means: subscribe again */ \
+	F(sandbox, 23, STR, launch, 8, OPTIONAL)     /* "warm" or "cold" */
+#define MSG_FIELDS_template(F)                                                                               \
+	F(template, 1, STR, id, 64, REQUIRED)                                                                \
+	F(template, 2, STR, alias, 256, OPTIONAL)                                                            \
+	F(template, 3, I64, created_at, 0, REQUIRED)                                                         \
+	F(template, 4, U64, cpu_count, 0, REQUIRED)                                                          \
+	F(template, 5, U64, memory_mb, 0, REQUIRED)                                                          \
+	F(template, 6, U64, disk_mb, 0, REQUIRED)                                                            \
+	F(template, 7, U64, size, 0, REQUIRED)       /* bytes of its layers on disk */                       \
+	F(template, 8, STR, build_id, 36, REQUIRED)  /* UUID */                                              \
+	F(template, 9, BOOL, gone, 0, OPTIONAL)      /* deleted */
+#define MSG_FIELDS_synced(F) F(synced, 1, U64, sequence, 0, REQUIRED) /* the snapshot is complete up to here */
+#define MSG_FIELDS_stream(F) F(stream, 1, STR, generation, 32, REQUIRED)
+
+/* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
+#define MSG_FIELDS_dns_serve(F)                                                                              \
+	F(dns_serve, 1, U64, slot, 0, REQUIRED)                                                              \
+	F(dns_serve, 2, BOOL, allow, 0, REQUIRED)    /* false: every query is REFUSED */
+#define MSG_FIELDS_dns_policy(F)                                                                             \
+	F(dns_policy, 1, U64, slot, 0, REQUIRED)                                                             \
+	F(dns_policy, 2, BOOL, allow, 0, REQUIRED)                                                           \
+	F(dns_policy, 3, STR, sandbox, 32, OPTIONAL) /* for the logs */
+#define MSG_FIELDS_dns_stop(F) F(dns_stop, 1, U64, slot, 0, REQUIRED)
+
+/* node and init */
+#define MSG_FIELDS_init_state(F)             /* init's answer to hello */                                    \
+	F(init_state, 1, BOOL, claimed, 0, REQUIRED)                                                         \
+	F(init_state, 2, STR, sandbox, 32, OPTIONAL)                                                         \
+	F(init_state, 3, U64, version_min, 0, REQUIRED)                                                      \
+	F(init_state, 4, U64, version_max, 0, REQUIRED)
+#define MSG_FIELDS_spawner(F)                /* sent by the spawner itself; its host pid is in the datagram's credentials */
+#define MSG_FIELDS_attached(F)               /* node: the spawner is in the work cgroup now */
+#define MSG_FIELDS_parked(F)                 /* init: ready to be claimed */
+#define MSG_FIELDS_claim(F)                                                                                  \
+	F(claim, 1, STR, sandbox, 32, REQUIRED)                                                              \
+	F(claim, 2, STR, template, 64, REQUIRED)                                                             \
+	F(claim, 3, STR, hostname, 64, REQUIRED)                                                             \
+	F(claim, 4, MAP, envs, 32768, REQUIRED)                                                              \
+	F(claim, 5, STR, token, 128, OPTIONAL)       /* envd access token; absent = open */                  \
+	F(claim, 6, I64, realtime, 0, REQUIRED)      /* ns; only a microVM's init sets its clock */          \
+	F(claim, 7, STR, user, 64, REQUIRED)         /* default user */                                      \
+	F(claim, 8, STR, workdir, 4096, OPTIONAL)    /* default working directory; absent = the user's home */ \
+	F(claim, 9, STR, boot_id, 36, REQUIRED)                                                              \
+	F(claim, 10, STR, machine_id, 32, REQUIRED)                                                          \
+	F(claim, 11, STR, nameserver, 64, REQUIRED)                                                          \
+	F(claim, 12, STR, address, 64, OPTIONAL)     /* of the link, for /etc/hosts */                       \
+	F(claim, 13, STR, seccomp, 20480, REQUIRED)  /* struct sock_filter[] */                              \
+	F(claim, 14, LIST, drop_caps, 1024, OPTIONAL)                                                        \
+	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */
+#define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
+#define MSG_FIELDS_ping(F)
+#define MSG_FIELDS_pong(F)
+
+#define MESSAGES(M)                                                                                          \
+	M(1, hello, MSG_FROM_ANY, 0)                                                                         \
+	M(2, ok, MSG_FROM_ANY, 0)                                                                            \
+	M(3, error, MSG_FROM_ANY, 0)                                                                         \
+	M(10, peer, MSG_FROM_SERVE, 1)                                                                       \
+	M(11, ready, MSG_FROM_CHILD, 0)                                                                      \
+	M(12, first_key, MSG_FROM_SERVE, 0)                                                                  \
+	M(13, stop, MSG_FROM_SERVE, 0)                                                                       \
+	M(20, subscribe, MSG_FROM_FRONT, 0)                                                                  \
+	M(21, create, MSG_FROM_FRONT, 0)                                                                     \
+	M(22, kill, MSG_FROM_FRONT, 0)                                                                       \
+	M(23, timeout, MSG_FROM_FRONT, 0)                                                                    \
+	M(24, open, MSG_FROM_FRONT, 0)                                                                       \
+	M(25, reload_templates, MSG_FROM_FRONT, 0)                                                           \
+	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
+	M(41, template, MSG_FROM_NODE, 0)                                                                    \
+	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
+	M(43, stream, MSG_FROM_NODE, 1)                                                                      \
+	M(60, dns_serve, MSG_FROM_NODE, 2)                                                                   \
+	M(61, dns_policy, MSG_FROM_NODE, 0)                                                                  \
+	M(62, dns_stop, MSG_FROM_NODE, 0)                                                                    \
+	M(80, claim, MSG_TO_INIT, 0)                                                                         \
+	M(81, attached, MSG_TO_INIT, 0)                                                                      \
+	M(82, ping, MSG_TO_INIT, 0)                                                                          \
+	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
+	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
+	M(92, parked, MSG_FROM_INIT, 0)                                                                      \
+	M(93, claimed, MSG_FROM_INIT, 0)                                                                     \
+	M(94, pong, MSG_FROM_INIT, 0)
+
+enum timeout_mode {
+	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */
+	TIMEOUT_CONNECT, /* connect: max(current, now + timeout) */
+	TIMEOUT_REFRESH, /* refreshes: as connect */
+};
+
+/* Who owns each state is said in docs/lifecycle.md; wire values, never renumbered. */
+enum sandbox_state {
+	SANDBOX_CREATING = 1,
+	SANDBOX_RUNNING = 2,
+	SANDBOX_PAUSING = 3,
+	SANDBOX_PAUSED = 4,
+	SANDBOX_SNAPSHOTTING = 5,
+	SANDBOX_KILLING = 6,
+	SANDBOX_GONE = 7,
+};
+
+#define MSG_MEMBER_U64(name) uint64_t name;
+#define MSG_MEMBER_I64(name) int64_t name;
+#define MSG_MEMBER_BOOL(name) bool name;
+#define MSG_MEMBER_STR(name) struct str name;
+#define MSG_MEMBER_MAP(name) struct msg_map name;
+#define MSG_MEMBER_LIST(name) struct msg_list name;
+#define MSG_MEMBER(message, tag, kind, name, max, need) MSG_MEMBER_##kind(name)
+#define MSG_TAG(message, tag, kind, name, max, need) MSG_TAG_##message##_##name = tag,
+
+#define MSG_DECLARE(id, message, directions, fds)                                                            \
+	enum { MSG_FIELDS_##message(MSG_TAG) MSG_TAG_##message##_none_ = 0 };                                \
+	struct msg_##message {                                                                               \
+		uint64_t present; /* bit per tag; required fields need none when sending */                  \
+		MSG_FIELDS_##message(MSG_MEMBER)                                                             \
+	};
+MESSAGES(MSG_DECLARE)
+#undef MSG_DECLARE
+
+enum msg_id {
+#define MSG_ID(id, message, directions, fds) MSG_ID_##message = id,
+	MESSAGES(MSG_ID)
+#undef MSG_ID
+};
+
+union msg_any {
+	uint64_t present;
+#define MSG_UNION(id, message, directions, fds) struct msg_##message message;
+	MESSAGES(MSG_UNION)
+#undef MSG_UNION
+};
+
+#endif

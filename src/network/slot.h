@@ -1,0 +1,52 @@
+/*
+ * A sandbox's network: a namespace that the host owns, a veth pair with a /31, IPv6 off on the link, its nftables policy, and
+ * the two DNS sockets on 127.0.0.53:53 inside (docs/architecture.md, "Network"). Everything here blocks for at most some ms: run it
+ * on a worker or the pool filler, never on the loop.
+ */
+#ifndef CUBICLE_NETWORK_SLOT_H
+#define CUBICLE_NETWORK_SLOT_H
+
+#include "base/error.h"
+
+#include <net/if.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NETWORK_NAMESERVER "127.0.0.53"
+
+struct network; /* the host's side: address range, static chains, forwarding */
+
+struct net_slot {
+	unsigned number;         /* 0..network_capacity()-1; names the link and cuts the /31 */
+	int netns;               /* descriptor of the namespace */
+	int dns_udp, dns_tcp;    /* bound to NETWORK_NAMESERVER:53 inside, for egress; kept so that a new egress gets them again */
+	char host_link[IFNAMSIZ];
+	uint32_t host_address, guest_address; /* host byte order */
+};
+
+/* pool: "a.b.c.d/n"; `configured` false lets an overlapping default move to the next free range of the same size, true refuses an overlap (400).
+ * Installs the static host chains (one `nft -f -`) and turns forwarding on. */
+int network_new(const char *pool, bool configured, struct network **ret, struct error *err);
+/* remove_chains: take the chains away again (clean stop with no sandbox left). */
+void network_free(struct network *n, bool remove_chains);
+unsigned network_capacity(const struct network *n);
+
+/* Makes namespace, link, addresses, routes, sysctls (ip_unprivileged_port_start=0, ping_group_range), policy, DNS sockets. 0 or -errno. Thread-safe. */
+int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);
+/* The same struct for a namespace that lives already (re-adoption); netns is taken over on success. DNS sockets are bound anew (SO_REUSEPORT). */
+int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
+/* allow_internet_access: takes away or gives back the default route. 0 or -errno. */
+int network_slot_internet(struct net_slot *s, bool on, struct error *err);
+/* Closes the descriptors; namespace and link die with their last user. */
+void network_slot_done(struct net_slot *s);
+
+/* A thread that makes connected sockets inside network namespaces (design "Reaching a port"). */
+struct opener;
+struct loop;
+struct opener *opener_new(struct loop *l);
+void opener_free(struct opener *o);
+/* Connects to 127.0.0.1:port, then [::1]:port, then the guest address, inside the namespace (the descriptor is duplicated). done() runs on the loop with a
+ * connected non-blocking socket (owned by the callee) or a negative errno: -ECONNREFUSED when nothing listens, -ETIMEDOUT after 2 s. 0 or -ENOMEM/-EAGAIN. */
+int opener_connect(struct opener *o, int netns, uint32_t guest_address, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
+
+#endif

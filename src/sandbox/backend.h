@@ -1,0 +1,98 @@
+/*
+ * What a backend does for one sandbox (a "box"). The namespace backend is src/sandbox/namespace; the microVM's comes later.
+ * All calls and callbacks run on the node's loop thread; the backend takes its blocking work to its own workers.
+ */
+#ifndef CUBICLE_SANDBOX_BACKEND_H
+#define CUBICLE_SANDBOX_BACKEND_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "config/options.h"
+#include "io/messages.h"
+
+#include <sys/types.h>
+
+struct loop;
+struct box;
+struct backend;
+
+enum { BOX_MAX_LAYERS = 12 };
+
+/* What to start. Views and pointers need to live only during the call. */
+struct box_spec {
+	struct str id;                     /* sandbox id */
+	struct str template_id;
+	const char *layers[BOX_MAX_LAYERS]; /* paths of EROFS images, lowest first */
+	size_t n_layers;
+	uint32_t cpu_count, memory_mb, disk_mb, pids;
+	struct msg_map envs;               /* user and system variables, complete */
+	struct str token;                  /* envd access token; empty = open */
+	struct str user, workdir;          /* defaults; workdir may be empty */
+	bool internet;
+	bool nested_userns, no_setuid;     /* template options */
+};
+
+/* What must be known to find the box again after a restart of the node; stored in the sandbox's record as one line of text. */
+struct box_handle {
+	char text[512]; /* "pid=… start=… slot=… loop=… boot=…", private to the backend, versioned */
+};
+
+/* How a box ended, from evidence. */
+struct box_death {
+	char reason[16];  /* "oom_killed", "crashed", "host_lost"; intents (killed, timeout, disk_full) are the caller's */
+	char detail[256];
+};
+
+struct box_stats {
+	uint64_t cpu_usec, memory_used, memory_limit, memory_cache, disk_used, disk_total, pids, oom_kills;
+};
+
+struct box_ops {
+	/* The create is over: err NULL = envd answers and the handle is filled; else the box is gone already (freed after the call). */
+	void (*started)(struct box *b, const struct box_handle *h, const struct error *err, void *arg);
+	/* PID 1 ended without box_kill(). Resources are still there: call box_kill() to release them. */
+	void (*died)(struct box *b, const struct box_death *d, void *arg);
+	/* All processes are dead and everything of the box is released; the box is freed after the call. */
+	void (*released)(struct box *b, void *arg);
+};
+
+struct backend_config {
+	const struct options *options; /* outlives the backend */
+	const char *state_dir;         /* the node's own directory, root-only */
+	const char *init_path;         /* cubicle-init */
+	/* Egress learns of DNS sockets through these (the node sends dns_serve / dns_policy / dns_stop). May be called before an egress is connected. */
+	void (*dns_serve)(unsigned slot, int udp, int tcp, bool allow, struct str sandbox, void *arg);
+	void (*dns_stop)(unsigned slot, void *arg);
+	void *arg;
+};
+
+/* Starts workers and the pool filler. Sweeps what an earlier run left that no `keep` handle names (cgroups, disks, sockets, loop devices): call box_adopt()
+ * for every recorded box *before* backend_ready(). */
+int backend_new(struct loop *l, const struct backend_config *c, struct backend **ret, struct error *err);
+/* Adoption is over: sweep, fill the pool. */
+void backend_ready(struct backend *b);
+/* Drains parked slots; running boxes live on. done() on the loop when nothing parked is left. Then free. */
+void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
+void backend_free(struct backend *b);
+const char *backend_isolation(const struct backend *b); /* "namespace" */
+
+/* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free). */
+struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
+/* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;
+ * *err->message and death say why). NULL with *err when the handle is not understood. */
+struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_ops *ops, void *arg, struct error *err);
+/* Kills every process and releases everything; released() follows. Idempotent, in any state (a create in flight is cancelled). */
+void box_kill(struct box *b);
+/* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */
+int box_freeze(struct box *b, bool on);
+/* Evidence of how it ended, for use after died() or adoption of a dead one. */
+void box_evidence(struct box *b, struct box_death *ret);
+int box_stats(struct box *b, struct box_stats *ret);
+/* Bytes of host disk its image holds now, and a trim (FITRIM) of it on a worker. */
+int64_t box_disk_bytes(const struct box *b);
+void box_trim(struct box *b);
+/* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
+int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
+const char *box_launch(const struct box *b); /* "warm" or "cold" */
+
+#endif
