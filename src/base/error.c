@@ -14,6 +14,7 @@ int error_set(struct error *err, int code, int status, const char *fmt, ...)
 	va_end(ap);
 	err->code = code;
 	err->status = status;
+	err->retry_after = 0;
 	return code;
 }
 

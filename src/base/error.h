@@ -5,6 +5,7 @@
 struct error {
 	int code;          /* negative errno; 0 = not set */
 	int status;        /* HTTP status to answer with */
+	int retry_after;   /* seconds, with 429 and 503; 0 = the default of who answers. error_set() clears it */
 	char message[480]; /* for the user, names the field; never holds a secret */
 };
 

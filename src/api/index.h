@@ -1,0 +1,93 @@
+/*
+ * The front's index of sandboxes and templates: rebuilt from the node's snapshot, kept by its numbered events (io/messages.h).
+ * It is the only thing that the API's reads and the ingress's routing look at. Everything here runs on the front's one loop.
+ *
+ * A new snapshot replaces the old contents when it is complete: entries that it does not name vanish. While no node is connected the last
+ * contents stay, so that reads are answered.
+ */
+#ifndef CUBICLE_API_INDEX_H
+#define CUBICLE_API_INDEX_H
+
+#include "io/messages.h"
+
+struct sandbox_index;
+
+/* Pointers to entries and what they hold are valid until control returns to the loop. */
+struct index_sandbox {
+	struct str id, team, template_id, alias; /* alias: the template's name, empty when it has none */
+	enum sandbox_state state;
+	struct str generation;                   /* changes at each resume, restore, fork: key of connection pools */
+	struct str isolation, launch;            /* launch is empty when unknown */
+	struct str envd_token, traffic_token;    /* empty = none is needed */
+	int64_t started_at, end_at;              /* ns, CLOCK_REALTIME; end_at INT64_MAX = never */
+	uint64_t cpu_count, memory_mb, disk_mb;
+	struct msg_map metadata;
+	bool has_internet, internet;             /* allow_internet_access as given; has_internet: it was given */
+	bool auto_pause, auto_resume;
+	uint64_t sequence;                       /* of the newest message about it */
+	uint64_t epoch;                          /* private: the snapshot that last named it */
+};
+
+struct index_template {
+	struct str id, alias, build_id;
+	int64_t created_at;
+	uint64_t cpu_count, memory_mb, disk_mb, size;
+	uint64_t epoch; /* private */
+};
+
+/* How a sandbox ended; kept for 24 hours (design.md §6). */
+struct index_end {
+	struct str team, reason, detail; /* detail may be empty */
+	int64_t at;                      /* ns, CLOCK_REALTIME */
+};
+
+/* Told when a generation ends: the sandbox left "running" (pause, kill, death), came back as another generation, or vanished. `s` is what was
+ * known before. Every socket of s->generation must be closed. The callback may look things up but must not change the index. */
+struct index_listener {
+	void (*ended)(const struct index_sandbox *s, void *arg);
+	void *arg;
+	struct index_listener *next; /* private */
+};
+
+/* NULL without memory. */
+struct sandbox_index *index_new(void);
+/* Takes NULL. Listeners are not told. */
+void index_free(struct sandbox_index *ix);
+
+/* The listener (not owned) must outlive the index or be taken off. */
+void index_listen(struct sandbox_index *ix, struct index_listener *l);
+void index_unlisten(struct sandbox_index *ix, struct index_listener *l);
+
+/* True once a first snapshot was complete: before, "unknown" means nothing and requests get 503. */
+bool index_ready(const struct sandbox_index *ix);
+
+/* The entry in whatever state, or NULL. */
+const struct index_sandbox *index_find(const struct sandbox_index *ix, struct str id);
+/* Running, as the protocol shows it (running or snapshotting). */
+bool index_is_running(const struct index_sandbox *s);
+/* Paused or pausing: shown as "paused". Neither running nor paused = not shown at all (being created or killed). */
+bool index_is_paused(const struct index_sandbox *s);
+/* How it ended, or NULL when that is not known (any more). `now` is CLOCK_REALTIME. */
+const struct index_end *index_end_of(struct sandbox_index *ix, struct str id, int64_t now);
+
+/* All entries in ascending order of (started_at, id); i < index_count(). */
+size_t index_count(const struct sandbox_index *ix);
+const struct index_sandbox *index_at(const struct sandbox_index *ix, size_t i);
+/* Position of the first entry >= (started_at, id); index_count() when there is none. */
+size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct str id);
+
+/* By template id, then by alias; NULL. */
+const struct index_template *index_template_find(const struct sandbox_index *ix, struct str reference);
+size_t index_template_count(const struct sandbox_index *ix);
+const struct index_template *index_template_at(const struct sandbox_index *ix, size_t i);
+
+/* What node_client feeds. index_begin: a new snapshot starts (numbers of events may start anew). Afterwards each message, until index_synced. */
+void index_begin(struct sandbox_index *ix);
+/* `event`: sent by the node unasked (request 0), so its number must follow the last one. 0, -ESTALE (a gap: subscribe again), -ENOMEM. */
+int index_put_sandbox(struct sandbox_index *ix, const struct msg_sandbox *m, bool event);
+int index_put_template(struct sandbox_index *ix, const struct msg_template *m);
+void index_synced(struct sandbox_index *ix, uint64_t sequence);
+/* The node answered a kill: gone from every list before the client hears of it, whether the event came already or not. */
+void index_killed(struct sandbox_index *ix, struct str id);
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * Calls from the front to the node, and the subscription that feeds the index. Everything runs on the front's one loop.
+ *
+ * A call either fails at once (NULL and *err) or calls done() exactly once, later, from the loop; node_call_cancel() takes that back.
+ * When the channel is lost every call in flight ends with 503 and retry_after; a node that does not answer in NODE_CALL_SECONDS gives 504.
+ */
+#ifndef CUBICLE_API_NODE_CLIENT_H
+#define CUBICLE_API_NODE_CLIENT_H
+
+#include "api/index.h"
+#include "base/error.h"
+#include "io/loop.h"
+
+enum {
+	NODE_CALL_SECONDS = 55, /* clients give up after 60 s (e2b.md A.2) */
+	NODE_RETRY_AFTER = 1,   /* seconds to wait while the node is away */
+};
+
+struct node_client;
+struct node_call;
+
+/* What a call ended with. */
+struct node_answer {
+	const struct error *err;   /* NULL = it worked; else status, message and retry_after are for the client */
+	const union msg_any *body; /* `sandbox` of create and timeout, `stream` of open; the index holds the sandbox's new state already. NULL with err */
+	int fd;                    /* open: the connected non-blocking socket; owned by the callback. Else -1 */
+};
+typedef void node_done_fn(const struct node_answer *a, void *arg);
+
+/* NULL without memory. The index is not owned. */
+struct node_client *node_client_new(struct loop *l, struct sandbox_index *ix);
+/* Calls in flight end without done(). Takes NULL. */
+void node_client_free(struct node_client *nc);
+
+/* A fresh channel (owned from here) to a node: the old one, if any, is dropped and its calls fail with 503; then subscribes anew. 0 or -errno. */
+int node_client_attach(struct node_client *nc, int fd);
+bool node_client_connected(const struct node_client *nc);
+
+/* Views in *m need to live only during the call. */
+struct node_call *node_create(struct node_client *nc, const struct msg_create *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_kill(struct node_client *nc, const struct msg_kill *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_timeout(struct node_client *nc, const struct msg_timeout *m, node_done_fn *done, void *arg, struct error *err);
+/* A connection to a port inside the sandbox. Errors: 502 with code -ECONNREFUSED (nothing listens) or -ETIMEDOUT; 404 no such sandbox. */
+struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+
+/* done() will not be called; what the node does about it goes on, a descriptor that arrives is closed. Takes NULL. Not from within its own done(). */
+void node_call_cancel(struct node_call *c);
+
+#endif
