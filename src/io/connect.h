@@ -4,6 +4,8 @@
 
 #include "base/buf.h"
 
+#include <sys/types.h>
+
 enum { CONNECT_FLAG_COMPRESSED = 1, CONNECT_FLAG_END = 2, CONNECT_HEADER = 5 };
 
 /* Appends one envelope. 0 or -ENOMEM. */

@@ -1,12 +1,14 @@
 /*
  * Strict HTTP/1.1 parsing (RFC 9110, 9112). No I/O. Anything ambiguous about framing is refused (request smuggling):
- * cases.md 148: CL with TE, several or odd CL, any TE other than exactly "chunked", bare LF, obs-fold, space before colon,
+ * CL with TE, several or odd CL, any TE other than exactly "chunked", bare LF, obs-fold, space before colon,
  * NUL or control bytes in values, chunk extensions are accepted and dropped, sizes over 2^63 refused.
  */
 #ifndef CUBICLE_IO_HTTP_H
 #define CUBICLE_IO_HTTP_H
 
 #include "base/buf.h"
+
+#include <sys/types.h>
 
 enum {
 	HTTP_MAX_HEAD = 64 * 1024, /* request or status line and all headers */
@@ -23,7 +25,7 @@ struct http_header {
 struct http_head {
 	struct str method; /* requests */
 	struct str target; /* requests, as sent: "/a?b", "http://h/a" (absolute form) or "*" */
-	struct str path;   /* requests: target's path, still percent-encoded, always starting with '/' (or "*") */
+	struct str path;   /* requests: target's path, still percent-encoded, always starting with '/' (or "*" for OPTIONS * and CONNECT) */
 	struct str query;  /* requests: after '?', without it; empty when absent */
 	struct str host;   /* requests: Host header (absolute form's authority wins, RFC 9112 §3.2.2); empty when absent in 1.0 */
 	int status;        /* responses */
@@ -40,7 +42,7 @@ struct http_head {
 
 /*
  * Parses a request head at the front of `in`. Returns the bytes of the head (> 0), 0 = more bytes needed, or -EPROTO with the
- * status to answer (400, 414, 417, 431, 501 for an unknown transfer coding, 505) in *ret_status: answer, then close.
+ * status to answer (400, 414, 417, 431, 505) in *ret_status: answer, then close.
  */
 ssize_t http_parse_request(struct str in, struct http_head *ret, int *ret_status);
 
