@@ -33,7 +33,20 @@ struct guest_user {
 /* By name (or decimal uid): 0, -ENOENT, -errno. Blocking file reads: call it in the spawner or a worker, or bounded (files over 4 MiB are refused). */
 int guest_user_find(struct str name, struct guest_user *ret);
 
-/* spawner.c: what is asked of the spawner, which lives in the work cgroup and forks with CLONE_PARENT so that PID 1 reaps. */
-enum spawn_kind { SPAWN_COMMAND, SPAWN_FILES };
+/*
+ * spawner.c: the spawner process, forked by PID 1 (guest_park() at park time, or envd after it died). It lives in the work cgroup and forks commands and
+ * file workers with CLONE_PARENT, so that PID 1 reaps them. `socket` is its end of a SOCK_SEQPACKET pair; every other descriptor from 3 up is closed at
+ * once. The process ends when the other end closes. Requests: guest/spawn.h.
+ */
+_Noreturn void spawner_run(int socket);
+
+/*
+ * Asks a spawner that was forked before the claim to confine itself (guest_confine() in its process) and waits for its answer. Blocking; for guest_park(), after
+ * the root was entered and before PID 1 confines itself. 0 or negative errno with *err.
+ */
+int spawner_confine(int socket, const struct msg_claim *claim, struct error *err);
+
+/* park.c: what a claimed process gives up: bounding set, setuid when asked, seccomp filter. Applies to the caller. 0 or negative errno with *err. */
+int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err);
 
 #endif
