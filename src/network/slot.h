@@ -7,6 +7,7 @@
 #define CUBICLE_NETWORK_SLOT_H
 
 #include "base/error.h"
+#include "config/instance.h"
 
 #include <net/if.h>
 #include <stdbool.h>
@@ -24,10 +25,11 @@ struct net_slot {
 	uint32_t host_address, guest_address; /* host byte order */
 };
 
-/* pool: "a.b.c.d/n"; `configured` false lets an overlapping default move to the next free range of the same size, true refuses an overlap (400).
- * Installs the static host chains (one `nft -f -`) and turns forwarding on. */
-int network_new(const char *pool, bool configured, struct network **ret, struct error *err);
-/* remove_chains: take the chains away again (clean stop with no sandbox left). */
+/* pool: "a.b.c.d/n" (8..30); `configured` false lets an overlapping default move to the next free range of the same size, true refuses an overlap (400).
+ * Call in the host's network namespace. Claims the range by an unreachable route whose metric is the instance's link group, so that other servers and a later
+ * start see it (a start while links of ours live keeps their range); installs the static host chains (one `nft -f -`) and turns forwarding on. */
+int network_new(const struct instance *i, const char *pool, bool configured, struct network **ret, struct error *err);
+/* Takes NULL. remove_chains: takes chains and claim away again (clean stop with no sandbox left). */
 void network_free(struct network *n, bool remove_chains);
 unsigned network_capacity(const struct network *n);
 
