@@ -1,0 +1,80 @@
+/*
+ * The templates of this machine: one file node/templates/<id>.json each, owned by root, written whole by template_save() (`cubicle template make-default`,
+ * later the builder), read at the node's start and on `reload_templates`.
+ *
+ *     {
+ *       "id": "k3…",                  20 of [a-z0-9]; the file's name
+ *       "alias": "base",              optional; [a-z0-9_-]+, or two of these with a '/' between
+ *       "createdAt": "2026-01-02T03:04:05.678901Z",
+ *       "buildId": "…",               UUID in lower case
+ *       "cpuCount": 2, "memoryMB": 512, "diskMB": 10240,    each optional: the server's default (options sandbox.*)
+ *       "layers": [{"file": "images/<name>.erofs", "size": 123}],   1 to 12, lowest first; relative to node/; size in bytes
+ *       "user": "user",               default user of commands and files
+ *       "workdir": "/home/user",      optional: absolute; absent = the user's home
+ *       "nested_userns": false,       optional: user namespaces inside are allowed
+ *       "no_setuid": false            optional: no_new_privs is set
+ *     }
+ *
+ * Any other key, a wrong type, a value out of its range or a missing layer file makes the whole file invalid: it is logged and skipped, and when an alias is
+ * claimed by two files the newer createdAt has it. Layer files never change once they are named here; a new build is a new file.
+ */
+#ifndef CUBICLE_NODE_TEMPLATES_H
+#define CUBICLE_NODE_TEMPLATES_H
+
+#include "base/error.h"
+#include "base/map.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	TEMPLATE_ID = 20,
+	TEMPLATE_MAX_LAYERS = 12,
+	TEMPLATE_MAX_FILE = 64 * 1024,
+};
+
+struct template_layer {
+	char file[160]; /* relative to node/ */
+	uint64_t size;  /* bytes on disk */
+};
+
+struct template {
+	char id[TEMPLATE_ID + 1];
+	char alias[129];              /* "" = none */
+	char build_id[37];
+	int64_t created_at;           /* ns, CLOCK_REALTIME */
+	uint32_t cpu_count, memory_mb, disk_mb; /* 0 = the server's default */
+	struct template_layer layers[TEMPLATE_MAX_LAYERS];
+	size_t n_layers;
+	char user[33];
+	char workdir[1024];           /* "" = the user's home */
+	bool nested_userns, no_setuid;
+};
+
+/* Reads one description. `what` names it in errors. Layer files are not looked at. 0, or -EINVAL with *err naming the key. */
+int template_parse(struct str json, const char *what, struct template *ret, struct error *err);
+
+/* Checks *t and replaces node_dir/templates/<id>.json durably (the directory is made). The layers' files must be there already: regular, not writable by
+ * others than root. 0, or -errno with *err. */
+int template_save(const char *node_dir, const struct template *t, struct error *err);
+
+/* The registry: what was valid at the last load. */
+struct templates;
+
+struct templates *templates_new(void);
+/* Takes NULL. */
+void templates_free(struct templates *t);
+
+/* Reads every file again. Broken ones are logged and skipped. changed() is told of each that is new, different or (gone) no longer there; pointers live during
+ * the call. 0, or -errno with *err when the directory cannot be read (then nothing changed). */
+int templates_load(struct templates *t, const char *node_dir,
+	void (*changed)(const struct template *t, bool gone, void *arg), void *arg, struct error *err);
+
+/* By id, else by alias; a trailing ":default" is taken off. NULL. The pointer is valid until the next load. */
+const struct template *templates_find(const struct templates *t, struct str reference);
+/* Calls fn for each. */
+void templates_each(const struct templates *t, void (*fn)(const struct template *t, void *arg), void *arg);
+/* Sum of the layers' sizes. */
+uint64_t template_size(const struct template *t);
+
+#endif
