@@ -332,6 +332,8 @@ int chan_send(struct chan *c, enum msg_id type, const void *m, uint64_t request,
 int chan_send_error(struct chan *c, uint64_t request, const struct error *e)
 {
 	struct msg_error m = {.code = e->code, .status = (uint64_t)(e->status ? e->status : 500), .message = str_of(e->message)};
+	if (e->retry_after > 0)
+		msg_set(&m, error, retry_after, (uint64_t)e->retry_after);
 	return chan_send(c, MSG_ID_error, &m, request, NULL, 0, NULL);
 }
 

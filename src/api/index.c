@@ -1,0 +1,423 @@
+#include "api/index.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/map.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+	ENDS_KEPT = 20000, /* beyond, the oldest is forgotten before its 24 hours are over */
+};
+static const int64_t end_lifetime = 24 * 3600 * NS_PER_S;
+
+struct end_record {
+	struct index_end end;
+	struct str id;
+	struct end_record *next; /* in order of arrival */
+	bool stale;              /* taken out of the map, waits for its turn in the queue */
+	char bytes[];
+};
+
+struct sandbox_index {
+	struct map by_id;              /* -> struct index_sandbox */
+	struct index_sandbox **sorted; /* ascending (started_at, id) */
+	size_t count, cap;
+	struct map templates;          /* id -> struct index_template, owned */
+	struct index_template **template_list;
+	size_t template_count, template_cap;
+	struct map ends;               /* id -> struct end_record */
+	struct end_record *first_end, **last_end;
+	size_t end_count;
+	struct index_listener *listeners;
+	uint64_t epoch, sequence;
+	bool syncing, ready;
+};
+
+struct sandbox_index *index_new(void)
+{
+	struct sandbox_index *ix = calloc(1, sizeof(*ix));
+	if (ix)
+		ix->last_end = &ix->first_end;
+	return ix;
+}
+
+void index_free(struct sandbox_index *ix)
+{
+	if (!ix)
+		return;
+	for (size_t i = 0; i < ix->count; i++)
+		free(ix->sorted[i]);
+	for (size_t i = 0; i < ix->template_count; i++)
+		free(ix->template_list[i]);
+	while (ix->first_end) {
+		struct end_record *e = ix->first_end;
+		ix->first_end = e->next;
+		free(e);
+	}
+	map_done(&ix->by_id);
+	map_done(&ix->templates);
+	map_done(&ix->ends);
+	free(ix->sorted);
+	free(ix->template_list);
+	free(ix);
+}
+
+void index_listen(struct sandbox_index *ix, struct index_listener *l)
+{
+	l->next = ix->listeners;
+	ix->listeners = l;
+}
+
+void index_unlisten(struct sandbox_index *ix, struct index_listener *l)
+{
+	for (struct index_listener **at = &ix->listeners; *at; at = &(*at)->next)
+		if (*at == l) {
+			*at = l->next;
+			return;
+		}
+}
+
+static void tell_ended(struct sandbox_index *ix, const struct index_sandbox *s)
+{
+	for (struct index_listener *l = ix->listeners, *next; l; l = next) {
+		next = l->next;
+		l->ended(s, l->arg);
+	}
+}
+
+bool index_ready(const struct sandbox_index *ix)
+{
+	return ix->ready;
+}
+
+bool index_is_running(const struct index_sandbox *s)
+{
+	return s->state == SANDBOX_RUNNING || s->state == SANDBOX_SNAPSHOTTING;
+}
+
+bool index_is_paused(const struct index_sandbox *s)
+{
+	return s->state == SANDBOX_PAUSED || s->state == SANDBOX_PAUSING;
+}
+
+const struct index_sandbox *index_find(const struct sandbox_index *ix, struct str id)
+{
+	return map_get(&ix->by_id, id);
+}
+
+size_t index_count(const struct sandbox_index *ix)
+{
+	return ix->count;
+}
+
+const struct index_sandbox *index_at(const struct sandbox_index *ix, size_t i)
+{
+	assert(i < ix->count);
+	return ix->sorted[i];
+}
+
+static int compare(int64_t a_at, struct str a, int64_t b_at, struct str b)
+{
+	if (a_at != b_at)
+		return a_at < b_at ? -1 : 1;
+	int r = memcmp(a.p, b.p, MIN(a.n, b.n));
+	return r ? r : a.n < b.n ? -1 : a.n > b.n;
+}
+
+size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct str id)
+{
+	size_t low = 0, high = ix->count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct index_sandbox *s = ix->sorted[middle];
+		if (compare(s->started_at, s->id, started_at, id) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Room for one more pointer in a growing array: 0 or -ENOMEM. */
+static int make_room(void *array, size_t count, size_t *cap)
+{
+	if (count < *cap)
+		return 0;
+	size_t more = *cap ? *cap * 2 : 64;
+	void *p = realloc(*(void **)array, more * sizeof(void *));
+	if (!p)
+		return -ENOMEM;
+	*(void **)array = p;
+	*cap = more;
+	return 0;
+}
+
+static void sorted_insert(struct sandbox_index *ix, struct index_sandbox *s)
+{
+	size_t at = index_position(ix, s->started_at, s->id);
+	memmove(ix->sorted + at + 1, ix->sorted + at, (ix->count - at) * sizeof(ix->sorted[0]));
+	ix->sorted[at] = s;
+	ix->count++;
+}
+
+static void sorted_remove(struct sandbox_index *ix, const struct index_sandbox *s)
+{
+	size_t at = index_position(ix, s->started_at, s->id);
+	assert(at < ix->count && ix->sorted[at] == s);
+	memmove(ix->sorted + at, ix->sorted + at + 1, (ix->count - at - 1) * sizeof(ix->sorted[0]));
+	ix->count--;
+}
+
+/* Copies the bytes of a view behind *to and points the view at the copy. */
+static void keep(char **to, struct str *s)
+{
+	if (s->n)
+		memcpy(*to, s->p, s->n);
+	s->p = *to;
+	*to += s->n;
+}
+
+static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
+{
+	struct index_sandbox s = {
+		.id = m->id, .team = m->team, .template_id = m->template_id, .state = (enum sandbox_state)m->state,
+		.generation = m->generation, .isolation = m->isolation, .started_at = m->started_at, .end_at = m->end_at,
+		.cpu_count = m->cpu_count, .memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .metadata = m->metadata,
+		.has_internet = msg_has(m, sandbox, internet), .auto_pause = m->auto_pause, .auto_resume = m->auto_resume,
+		.sequence = m->sequence};
+	if (msg_has(m, sandbox, alias))
+		s.alias = m->alias;
+	if (msg_has(m, sandbox, launch))
+		s.launch = m->launch;
+	if (msg_has(m, sandbox, envd_token))
+		s.envd_token = m->envd_token;
+	if (msg_has(m, sandbox, traffic_token))
+		s.traffic_token = m->traffic_token;
+	s.internet = s.has_internet && m->internet;
+	struct str *views[] = {&s.id, &s.team, &s.template_id, &s.alias, &s.generation, &s.isolation, &s.launch, &s.envd_token,
+		&s.traffic_token, &s.metadata.raw};
+	size_t n = sizeof(s);
+	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
+		n += views[i]->n;
+	struct index_sandbox *copy = malloc(n);
+	if (!copy)
+		return NULL;
+	char *to = (char *)(copy + 1);
+	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
+		keep(&to, views[i]);
+	*copy = s;
+	return copy;
+}
+
+static void forget_end(struct sandbox_index *ix, struct str id)
+{
+	struct end_record *e = map_del(&ix->ends, id);
+	if (e)
+		e->stale = true;
+}
+
+/* Drops records from the front of the queue that are over their time, or too many. */
+static void trim_ends(struct sandbox_index *ix, int64_t now)
+{
+	while (ix->first_end && (ix->first_end->stale || ix->end_count > ENDS_KEPT || ix->first_end->end.at <= now - end_lifetime)) {
+		struct end_record *e = ix->first_end;
+		if (!e->stale)
+			map_del(&ix->ends, e->id);
+		ix->first_end = e->next;
+		if (!ix->first_end)
+			ix->last_end = &ix->first_end;
+		ix->end_count--;
+		free(e);
+	}
+}
+
+static int put_end(struct sandbox_index *ix, struct str id, const struct index_end *end)
+{
+	struct end_record *e = malloc(sizeof(*e) + id.n + end->team.n + end->reason.n + end->detail.n);
+	if (!e)
+		return -ENOMEM;
+	*e = (struct end_record){.end = *end, .id = id};
+	char *to = e->bytes;
+	keep(&to, &e->id);
+	keep(&to, &e->end.team);
+	keep(&to, &e->end.reason);
+	keep(&to, &e->end.detail);
+	forget_end(ix, id);
+	if (map_put(&ix->ends, id, e, NULL) < 0) {
+		free(e);
+		return -ENOMEM;
+	}
+	*ix->last_end = e;
+	ix->last_end = &e->next;
+	ix->end_count++;
+	trim_ends(ix, clock_realtime());
+	return 0;
+}
+
+const struct index_end *index_end_of(struct sandbox_index *ix, struct str id, int64_t now)
+{
+	trim_ends(ix, now);
+	struct end_record *e = map_get(&ix->ends, id);
+	return e && e->end.at > now - end_lifetime ? &e->end : NULL;
+}
+
+/* Takes the entry out and tells the listeners when its generation was running. */
+static void vanish(struct sandbox_index *ix, struct index_sandbox *s)
+{
+	sorted_remove(ix, s);
+	map_del(&ix->by_id, s->id);
+	if (index_is_running(s))
+		tell_ended(ix, s);
+	free(s);
+}
+
+static int put_gone(struct sandbox_index *ix, const struct msg_sandbox *m)
+{
+	struct index_end end = {.team = m->team, .reason = STR("crashed"), .at = clock_realtime()};
+	if (msg_has(m, sandbox, reason))
+		end.reason = m->reason;
+	if (msg_has(m, sandbox, detail))
+		end.detail = m->detail;
+	if (msg_has(m, sandbox, ended_at))
+		end.at = m->ended_at;
+	struct index_sandbox *old = map_get(&ix->by_id, m->id);
+	if (old)
+		vanish(ix, old);
+	return put_end(ix, m->id, &end);
+}
+
+static int put_live(struct sandbox_index *ix, const struct msg_sandbox *m)
+{
+	struct index_sandbox *old = map_get(&ix->by_id, m->id);
+	if (!old && !ix->syncing && map_get(&ix->ends, m->id))
+		return 0; /* an answer that its own end overtook */
+	struct index_sandbox *s = sandbox_of(m);
+	void *ignored;
+	if (!s || make_room(&ix->sorted, ix->count, &ix->cap) < 0 || map_put(&ix->by_id, s->id, s, &ignored) < 0) {
+		free(s);
+		return -ENOMEM;
+	}
+	s->epoch = ix->epoch;
+	if (old)
+		sorted_remove(ix, old);
+	sorted_insert(ix, s);
+	forget_end(ix, s->id);
+	if (old && index_is_running(old) && (!index_is_running(s) || !str_eq(old->generation, s->generation)))
+		tell_ended(ix, old);
+	free(old);
+	return 0;
+}
+
+int index_put_sandbox(struct sandbox_index *ix, const struct msg_sandbox *m, bool event)
+{
+	if (event && !ix->syncing) {
+		if (m->sequence <= ix->sequence)
+			return 0;
+		if (m->sequence != ix->sequence + 1)
+			return -ESTALE;
+		ix->sequence = m->sequence;
+	}
+	const struct index_sandbox *old = map_get(&ix->by_id, m->id);
+	if (old && m->sequence < old->sequence)
+		return 0; /* an answer that a newer event overtook */
+	return m->state == SANDBOX_GONE ? put_gone(ix, m) : put_live(ix, m);
+}
+
+void index_begin(struct sandbox_index *ix)
+{
+	ix->syncing = true;
+	ix->epoch++;
+	for (size_t i = 0; i < ix->count; i++)
+		ix->sorted[i]->sequence = 0; /* a new node may count anew */
+}
+
+static void template_vanish(struct sandbox_index *ix, struct index_template *t)
+{
+	map_del(&ix->templates, t->id);
+	for (size_t i = 0; i < ix->template_count; i++)
+		if (ix->template_list[i] == t) {
+			memmove(ix->template_list + i, ix->template_list + i + 1, (--ix->template_count - i) * sizeof(ix->template_list[0]));
+			break;
+		}
+	free(t);
+}
+
+int index_put_template(struct sandbox_index *ix, const struct msg_template *m)
+{
+	struct index_template *old = map_get(&ix->templates, m->id);
+	if (msg_has(m, template, gone) && m->gone) {
+		if (old)
+			template_vanish(ix, old);
+		return 0;
+	}
+	struct index_template t = {.id = m->id, .build_id = m->build_id, .created_at = m->created_at, .cpu_count = m->cpu_count,
+		.memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .size = m->size, .epoch = ix->epoch};
+	if (msg_has(m, template, alias))
+		t.alias = m->alias;
+	struct index_template *copy = malloc(sizeof(t) + t.id.n + t.alias.n + t.build_id.n);
+	void *ignored;
+	if (!copy || make_room(&ix->template_list, ix->template_count, &ix->template_cap) < 0 ||
+		map_put(&ix->templates, t.id, copy, &ignored) < 0) {
+		free(copy);
+		return -ENOMEM;
+	}
+	char *to = (char *)(copy + 1);
+	keep(&to, &t.id);
+	keep(&to, &t.alias);
+	keep(&to, &t.build_id);
+	*copy = t;
+	for (size_t i = 0; old && i < ix->template_count; i++)
+		if (ix->template_list[i] == old) {
+			ix->template_list[i] = copy;
+			free(old);
+			return 0;
+		}
+	ix->template_list[ix->template_count++] = copy;
+	return 0;
+}
+
+const struct index_template *index_template_find(const struct sandbox_index *ix, struct str reference)
+{
+	const struct index_template *t = map_get(&ix->templates, reference);
+	for (size_t i = 0; !t && reference.n && i < ix->template_count; i++)
+		if (str_eq(ix->template_list[i]->alias, reference))
+			t = ix->template_list[i];
+	return t;
+}
+
+size_t index_template_count(const struct sandbox_index *ix)
+{
+	return ix->template_count;
+}
+
+const struct index_template *index_template_at(const struct sandbox_index *ix, size_t i)
+{
+	assert(i < ix->template_count);
+	return ix->template_list[i];
+}
+
+void index_synced(struct sandbox_index *ix, uint64_t sequence)
+{
+	for (size_t i = ix->count; i-- > 0;)
+		if (ix->sorted[i]->epoch != ix->epoch)
+			vanish(ix, ix->sorted[i]);
+	for (size_t i = ix->template_count; i-- > 0;)
+		if (ix->template_list[i]->epoch != ix->epoch)
+			template_vanish(ix, ix->template_list[i]);
+	ix->sequence = sequence;
+	ix->syncing = false;
+	ix->ready = true;
+}
+
+void index_killed(struct sandbox_index *ix, struct str id)
+{
+	struct index_sandbox *s = map_get(&ix->by_id, id);
+	if (!s)
+		return;
+	struct index_end end = {.team = s->team, .reason = STR("killed"), .at = clock_realtime()};
+	/* Without memory the reason is lost, not the end. */
+	put_end(ix, id, &end);
+	vanish(ix, s);
+}
