@@ -1,0 +1,191 @@
+#include "unit.h"
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "node/templates.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+static char dir[] = "/tmp/cubicle-test-templates-XXXXXX";
+
+static const char good[] = "{\"id\":\"k3abcdefghij0123456a\",\"alias\":\"base\",\"createdAt\":\"2026-01-02T03:04:05.678901Z\","
+			   "\"buildId\":\"0f8fad5b-d9cb-469f-a165-70867728950e\",\"cpuCount\":2,\"memoryMB\":512,\"diskMB\":1024,"
+			   "\"layers\":[{\"file\":\"images/aa.erofs\",\"size\":12}],\"user\":\"user\",\"workdir\":\"/home/user\","
+			   "\"nested_userns\":false,\"no_setuid\":true}";
+
+static int fresh(void **state)
+{
+	char path[128];
+	remove_tree(AT_FDCWD, dir);
+	snprintf(path, sizeof(path), "%s/images", dir);
+	assert_int_equal(make_dirs(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/images/aa.erofs", dir);
+	assert_int_equal(file_replace(AT_FDCWD, path, STR("layer bytes!"), 0600), 0);
+	return 0;
+}
+
+static void write_file(const char *name, const char *text)
+{
+	char path[256];
+	snprintf(path, sizeof(path), "%s/templates", dir);
+	assert_int_equal(make_dirs(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/templates/%s", dir, name);
+	assert_int_equal(file_replace(AT_FDCWD, path, str_of(text), 0600), 0);
+}
+
+/* The good description with the first `from` replaced. */
+static const char *changed(const char *from, const char *to)
+{
+	static char text[4096];
+	const char *at = strstr(good, from);
+	assert_non_null(at);
+	snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
+	return text;
+}
+
+static void a_description_is_read(void **state)
+{
+	struct template t;
+	assert_int_equal(template_parse(str_of(good), "x", &t, NULL), 0);
+	assert_string_equal(t.alias, "base");
+	assert_int_equal(t.memory_mb, 512);
+	assert_int_equal(t.n_layers, 1);
+	assert_string_equal(t.layers[0].file, "images/aa.erofs");
+	assert_int_equal(template_size(&t), 12);
+	assert_true(t.no_setuid);
+	assert_false(t.nested_userns);
+}
+
+static void wrong_descriptions_name_the_key(void **state)
+{
+	static const struct {
+		const char *from, *to, *names;
+	} cases[] = {
+		{"k3abcdefghij0123456a", "K3abcdefghij0123456a", "id"},
+		{"k3abcdefghij0123456a", "../abcdefghij0123456", "id"},
+		{"\"base\"", "\"Base\"", "alias"},
+		{"\"base\"", "\"a/b/c\"", "alias"},
+		{"\"base\"", "\"\"", "alias"},
+		{"2026-01-02T", "yesterday", "createdAt"},
+		{"0f8fad5b-", "0f8fad5bx", "buildId"},
+		{"\"cpuCount\":2", "\"cpuCount\":0", "cpuCount"},
+		{"\"cpuCount\":2", "\"cpuCount\":300", "cpuCount"},
+		{"\"cpuCount\":2", "\"cpuCount\":\"2\"", "cpuCount"},
+		{"\"memoryMB\":512", "\"memoryMB\":63", "memoryMB"},
+		{"\"diskMB\":1024", "\"diskMB\":1.5", "diskMB"},
+		{"images/aa.erofs", "images/../aa.erofs", "layers"},
+		{"images/aa.erofs", "/images/aa.erofs", "layers"},
+		{"images/aa.erofs", "images/aa.img", "layers"},
+		{"{\"file\":\"images/aa.erofs\",\"size\":12}", "", "layers"},
+		{"\"size\":12", "\"size\":0", "layers"},
+		{"\"size\":12", "\"size\":12,\"x\":1", "layers"},
+		{"\"user\":\"user\"", "\"user\":\"a b\"", "user"},
+		{"\"/home/user\"", "\"home\"", "workdir"},
+		{"\"no_setuid\":true", "\"no_setuid\":1", "no_setuid"},
+		{"\"no_setuid\":true", "\"no_setuids\":true", "no_setuids"},
+		{"\"createdAt\":\"2026-01-02T03:04:05.678901Z\",", "", "createdAt"},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct template t;
+		struct error err = {0};
+		assert_int_equal(template_parse(str_of(changed(cases[i].from, cases[i].to)), "x", &t, &err), -EINVAL);
+		if (!strstr(err.message, cases[i].names))
+			fail_msg("%s does not name %s", err.message, cases[i].names);
+	}
+	struct template t;
+	assert_true(template_parse(STR("[1]"), "x", &t, NULL) < 0);
+	assert_true(template_parse(STR("{"), "x", &t, NULL) < 0);
+}
+
+static int told, told_gone;
+
+static void on_change(const struct template *t, bool gone, void *arg)
+{
+	told++;
+	told_gone += gone;
+}
+
+static void load(struct templates *t, int expect, int expect_gone)
+{
+	told = told_gone = 0;
+	assert_int_equal(templates_load(t, dir, on_change, NULL, NULL), 0);
+	assert_int_equal(told, expect);
+	assert_int_equal(told_gone, expect_gone);
+}
+
+static void saved_templates_are_found(void **state)
+{
+	struct template one, two;
+	assert_int_equal(template_parse(str_of(good), "x", &one, NULL), 0);
+	two = one;
+	memcpy(two.id, "zzzzzzzzzzzzzzzzzzzz", 20);
+	two.created_at++;
+	two.memory_mb = 0;
+	assert_int_equal(template_save(dir, &one, NULL), 0);
+	struct templates *t = templates_new();
+	load(t, 1, 0);
+	load(t, 0, 0);
+	assert_string_equal(templates_find(t, STR("base"))->id, one.id);
+	assert_int_equal(templates_find(t, STR("base"))->created_at, one.created_at);
+	assert_string_equal(templates_find(t, STR("base:default"))->id, one.id);
+	assert_null(templates_find(t, STR("base:v2")));
+	assert_null(templates_find(t, STR("bas")));
+	assert_int_equal(template_save(dir, &two, NULL), 0);
+	load(t, 1, 0);
+	assert_string_equal(templates_find(t, STR("base"))->id, two.id); /* the newer one has the name */
+	assert_string_equal(templates_find(t, str_of(one.id))->alias, "base");
+	char path[256];
+	snprintf(path, sizeof(path), "%s/templates/%s.json", dir, two.id);
+	assert_int_equal(unlink(path), 0);
+	load(t, 1, 1);
+	assert_string_equal(templates_find(t, STR("base"))->id, one.id);
+	templates_free(t);
+}
+
+static void broken_files_do_not_hide_good_ones(void **state)
+{
+	char path[256];
+	write_file("k3abcdefghij0123456a.json", good);
+	write_file("b3abcdefghij0123456a.json", good); /* not named after its id */
+	write_file("c3abcdefghij0123456a.json", "{\"id\":");
+	write_file("d3abcdefghij0123456a.json", "");
+	write_file(".hidden.json", good);
+	write_file("note.txt", "hello");
+	struct templates *t = templates_new();
+	load(t, 1, 0);
+	/* A layer that others can write is refused. */
+	snprintf(path, sizeof(path), "%s/images/aa.erofs", dir);
+	assert_int_equal(chmod(path, 0666), 0);
+	load(t, 1, 1);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("/etc/passwd", path), 0);
+	load(t, 0, 0);
+	templates_free(t);
+}
+
+static void no_directory_is_no_templates(void **state)
+{
+	struct templates *t = templates_new();
+	load(t, 0, 0);
+	templates_free(t);
+}
+
+int main(void)
+{
+	if (!mkdtemp(dir))
+		return 1;
+	log_setup("test", 2, LOG_ERROR);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_description_is_read),
+		cmocka_unit_test(wrong_descriptions_name_the_key),
+		cmocka_unit_test_setup(saved_templates_are_found, fresh),
+		cmocka_unit_test_setup(broken_files_do_not_hide_good_ones, fresh),
+		cmocka_unit_test_setup(no_directory_is_no_templates, fresh),
+	};
+	int r = cmocka_run_group_tests(tests, NULL, NULL);
+	remove_tree(AT_FDCWD, dir);
+	return r;
+}
