@@ -1,0 +1,62 @@
+import os
+import time
+
+import pytest
+
+import leak
+from server import Server, wait_for
+
+
+@pytest.fixture(scope="session")
+def server():
+    """One server for the tests that do not disturb it; ends with the leak check."""
+    before = leak.snapshot()
+    s = Server().start()
+    os.environ.update(s.env())
+    yield s
+    assert s.process.poll() is None, f"the server died during the tests:\n{s.log_tail()}"
+    s.kill_all_sandboxes()
+    assert s.stop() == 0
+    check_leaks(before, s)
+    s.destroy()
+
+
+def check_leaks(before, s):
+    """Namespaces and links die asynchronously in the kernel: wait a little for nothing to be left."""
+    deadline = time.monotonic() + 10
+    while leak.leaked(before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert leak.leaked(before) == {}
+    assert leak.state_leftovers(s.state) == []
+
+
+@pytest.fixture
+def own_server():
+    """A factory of servers that a test may hurt: own_server(options) starts one; each ends with its own leak check."""
+    made = []
+
+    def make(start=True, **kwargs):
+        before = leak.snapshot()
+        s = Server(**kwargs)
+        made.append((s, before))
+        return s.start() if start else s
+
+    yield make
+    for s, before in reversed(made):
+        if s.process is not None and s.process.poll() is None:
+            s.kill_all_sandboxes()
+        elif s.process is not None:
+            s.process = None
+            s.start()
+            s.kill_all_sandboxes()
+        s.stop()
+        check_leaks(before, s)
+        s.destroy()
+
+
+@pytest.fixture
+def sandbox(server):
+    from e2b import Sandbox
+    box = Sandbox.create("base", timeout=300)
+    yield box
+    box.kill()

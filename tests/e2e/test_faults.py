@@ -1,0 +1,158 @@
+"""Killed processes, full memory, fork bombs, steps of the clock: nothing is lost, stuck or orphaned."""
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from e2b import CommandExitException, Sandbox
+
+from server import wait_for
+
+
+def client(s):
+    return {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
+
+
+def wait_children(s, n=3):
+    wait_for(lambda: len(s.children()) == n, 20, "children to run again")
+    s.wait_ready()
+
+
+@pytest.mark.parametrize("victim", ["front", "node", "egress"])
+def test_a_killed_process_costs_no_sandbox(own_server, victim):
+    s = own_server()
+    boxes = [Sandbox.create("base", timeout=600, **client(s)) for _ in range(5)]
+    pids = [b.commands.run("for i in $(seq 600); do echo $i; sleep 0.2; done; exit 5", background=True, timeout=0).pid for b in boxes]
+    old = s.kill_process(victim)
+    wait_for(lambda: s.children().get(victim, old) != old, 20, f"a new {victim}")
+    wait_children(s)
+    for box, pid in zip(boxes, pids):
+        def usable():
+            try:
+                return box.commands.run("echo back").stdout == "back\n"
+            except Exception:
+                return False
+        wait_for(usable, 20, "the sandbox to answer")
+        assert pid in [p.pid for p in box.commands.list()]
+        again = box.commands.connect(pid, timeout=30)
+        seen = []
+        for out, _, _ in again:
+            seen.append(out)
+            if len(seen) > 2:
+                break
+        assert seen
+        again.disconnect()
+        assert box.kill() is True
+
+
+def test_all_at_once_during_fifty_commands(own_server):
+    s = own_server()
+    boxes = [Sandbox.create("base", timeout=600, **client(s)) for _ in range(10)]
+    for box in boxes:
+        for n in range(5):
+            box.commands.run(f"sleep 4; echo done > /home/user/done{n}", background=True, timeout=0)
+    victims = [*s.children().values(), s.process.pid]
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    s.process.wait()
+    s.process = None
+    s.start()
+    for box in boxes:
+        def finished():
+            try:
+                return len(box.files.list("/home/user")) >= 5 and all(box.files.exists(f"/home/user/done{n}") for n in range(5))
+            except Exception:
+                return False
+        wait_for(finished, 30, "commands to go on")
+        assert box.kill() is True
+
+
+def test_a_dead_pid_1_is_noticed_and_explained(own_server):
+    s = own_server()
+    box = Sandbox.create("base", **client(s))
+    # The host's view of the sandbox's PID 1: the process whose children include the command.
+    marker = box.commands.run("sleep 12345", background=True, timeout=0)
+    host = int(subprocess.run(["pgrep", "-f", "^sleep 12345$"], capture_output=True, text=True).stdout.split()[0])
+    init = int(open(f"/proc/{host}/stat").read().rsplit(")", 1)[1].split()[1])
+    os.kill(init, signal.SIGKILL)
+    wait_for(lambda: s.call("GET", "/sandboxes/" + box.sandbox_id)[0] == 404, 10, "death to be noticed")
+    assert s.call("GET", "/sandboxes/" + box.sandbox_id)[1]["lastTermination"]["reason"] == "crashed"
+    assert box.is_running() is False
+    assert box.kill() is False
+
+
+def test_082_out_of_memory_leaves_the_agent_alive(sandbox):
+    with pytest.raises(CommandExitException) as failure:
+        sandbox.commands.run("python3 -c 'x = bytearray(8 << 30)'", timeout=120)
+    assert failure.value.exit_code != 0
+    assert sandbox.commands.run("echo alive").stdout == "alive\n"
+    sandbox.files.write("still", b"works")
+
+
+def test_a_fork_bomb_is_contained(sandbox):
+    handle = sandbox.commands.run("python3 -c '\nimport os\nwhile True:\n try:\n  os.fork()\n except OSError:\n  pass\n'", background=True, timeout=8)
+    time.sleep(2)
+    assert sandbox.is_running()
+    with pytest.raises(Exception):
+        handle.wait()
+    def recovered():
+        try:
+            return sandbox.commands.run("pkill -9 python3; echo ok", user="root", timeout=10).stdout == "ok\n"
+        except Exception:
+            return False
+    wait_for(recovered, 30, "the sandbox to work again")
+
+
+def test_083_a_cpu_hog_does_not_starve_the_agent(sandbox):
+    for _ in range(8):
+        sandbox.commands.run("yes > /dev/null", background=True, timeout=30)
+    assert sandbox.files.list("/")
+
+
+def test_deadlines_hold_while_front_is_dead(own_server):
+    s = own_server()
+    box = Sandbox.create("base", timeout=4, **client(s))
+    inside = box.commands.run("sleep 54321", background=True, timeout=0)
+    front = s.children()["front"]
+    os.kill(front, signal.SIGSTOP)
+    try:
+        wait_for(lambda: subprocess.run(["pgrep", "-f", "^sleep 54321$"], capture_output=True).returncode != 0, 8, "expiry without front")
+    finally:
+        os.kill(front, signal.SIGCONT)
+    wait_for(lambda: s.call("GET", "/sandboxes/" + box.sandbox_id)[0] == 404, 5, "front to know")
+
+
+def test_a_restart_keeps_sandboxes_and_their_deadlines(own_server):
+    s = own_server()
+    box = Sandbox.create("base", timeout=500, metadata={"kept": "yes"}, **client(s))
+    before = s.call("GET", "/sandboxes/" + box.sandbox_id)[1]
+    box.files.write("x", b"kept")
+    assert s.stop() == 0
+    s.start()
+    after = s.call("GET", "/sandboxes/" + box.sandbox_id)[1]
+    assert after["endAt"] == before["endAt"] and after["metadata"] == {"kept": "yes"} and after["startedAt"] == before["startedAt"]
+    assert box.files.read("x") == "kept"
+    assert box.kill() is True
+
+
+def test_a_second_server_on_the_state_directory_is_refused(server):
+    import server as module
+    r = subprocess.run([module.CUBICLE, "serve", f"--state.dir={server.state}", "--listen=127.0.0.1:0"], capture_output=True, text=True, timeout=30)
+    assert r.returncode == 1 and "another server" in r.stderr and str(server.process.pid) in r.stderr
+
+
+def test_creates_beyond_the_limit_are_503_with_retry_after(own_server):
+    s = own_server(options={"max_sandboxes": 3})
+    made = [s.call("POST", "/v2/sandboxes", {"templateID": "base"}) for _ in range(4)]
+    assert sorted(status for status, _ in made) == [201, 201, 201, 503]
+    assert int(s.last_headers["Retry-After"]) > 0
+
+
+def test_concurrent_creates_never_exceed_the_limit(own_server):
+    s = own_server(options={"max_sandboxes": 10})
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        statuses = list(pool.map(lambda _: s.call("POST", "/v2/sandboxes", {"templateID": "base"})[0], range(40)))
+    assert sorted(set(statuses)) == [201, 503] and statuses.count(201) == 10
