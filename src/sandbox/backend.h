@@ -47,6 +47,15 @@ struct box_stats {
 	uint64_t cpu_usec, memory_used, memory_limit, memory_cache, disk_used, disk_total, pids, oom_kills;
 };
 
+/* The disk of a box, in bytes. */
+struct box_space {
+	uint64_t total;   /* size of the file system inside */
+	uint64_t used;    /* promised to files inside, pending ones too */
+	uint64_t pending; /* accepted by write(2), no block chosen yet: comes to the host at the next write-back */
+	uint64_t backed;  /* held on the host by the image */
+};
+#define BOX_NO_BRAKE UINT64_MAX
+
 struct box_ops {
 	/* The create is over: err NULL = envd answers and the handle is filled; else the box is gone already (freed after the call). */
 	void (*started)(struct box *b, const struct box_handle *h, const struct error *err, void *arg);
@@ -91,6 +100,13 @@ int box_stats(struct box *b, struct box_stats *ret);
 /* Bytes of host disk its image holds now, and a trim (FITRIM) of it on a worker. */
 int64_t box_disk_bytes(const struct box *b);
 void box_trim(struct box *b);
+/* What the node's space account works with (sandbox/space.h does it for an ext4 image on a loop device). space: 0 or -errno. Under 50 us. */
+int box_space(const struct box *b, struct box_space *ret);
+/* At most `bytes` more may be allocated inside; what is over gets ENOSPC from write(2), before it is dirty. BOX_NO_BRAKE = no limit but the disk's size.
+ * Stays in force when the node ends. 0 or -errno; under 50 us. */
+int box_brake(struct box *b, uint64_t bytes);
+/* Starts writing back what is dirty inside (syncfs on a worker, one at a time per box; a second call while one runs does nothing). */
+void box_sync(struct box *b);
 /* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 const char *box_launch(const struct box *b); /* "warm" or "cold" */
