@@ -1,0 +1,141 @@
+#include "guest/files_call.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void files_clean(struct buf *to, struct str path)
+{
+	size_t start = buf_len(to);
+	while (path.n) {
+		struct str part = path;
+		if (!str_cut(path, '/', &part, &path))
+			path = str_n("", 0);
+		if (part.n == 0 || str_is(part, "."))
+			continue;
+		if (!str_is(part, "..")) {
+			buf_add_c(to, "/");
+			buf_add_str(to, part);
+			continue;
+		}
+		while (buf_len(to) > start && to->data[--to->end] != '/')
+			;
+	}
+	if (buf_len(to) == start)
+		buf_add_c(to, "/");
+}
+
+int files_resolve(const struct files_call *c, struct str path, struct buf *ret, const char **ret_why)
+{
+	if (memchr(path.p, '\0', path.n)) {
+		*ret_why = "path must not hold NUL bytes";
+		return -EINVAL;
+	}
+	if (path.n == 0 && c->request->default_workdir)
+		path = str_of(c->request->default_workdir);
+	struct str home = str_of(c->user.home);
+	if (path.n && path.p[0] == '~') {
+		if (path.n > 1 && path.p[1] != '/') {
+			*ret_why = "cannot expand user-specific home dir";
+			return -EINVAL;
+		}
+		path = str_from(path, 1);
+		while (path.n && path.p[0] == '/')
+			path = str_from(path, 1);
+	} else if (path.n && path.p[0] == '/') {
+		buf_add_str(ret, path);
+		return buf_cstr(ret) ? 0 : -ENOMEM;
+	}
+	cleanup_buf struct buf joined = BUF_INIT;
+	buf_add_str(&joined, home);
+	buf_add_c(&joined, "/");
+	buf_add_str(&joined, path);
+	if (joined.failed)
+		return -ENOMEM;
+	files_clean(ret, buf_str(&joined));
+	return buf_cstr(ret) ? 0 : -ENOMEM;
+}
+
+static struct str strip_slashes(struct str path)
+{
+	while (path.n > 1 && path.p[path.n - 1] == '/')
+		path.n--;
+	return path;
+}
+
+struct str files_base_name(struct str path)
+{
+	path = strip_slashes(path);
+	for (size_t i = path.n; i > 0; i--) {
+		if (path.p[i - 1] == '/')
+			return path.n == 1 ? path : str_from(path, i);
+	}
+	return path;
+}
+
+/* One directory of the chain: there already, or made and given to the user. */
+static int make_one(const struct files_call *c, const char *path)
+{
+	struct stat st;
+	if (stat(path, &st) == 0)
+		return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+	if (errno != ENOENT)
+		return -errno;
+	if (mkdir(path, 0755) < 0) {
+		if (errno != EEXIST)
+			return -errno;
+		/* Somebody else was faster, or a link leads nowhere. */
+		if (stat(path, &st) < 0)
+			return -errno;
+		return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+	}
+	return lchown(path, c->user.uid, c->user.gid) < 0 ? -errno : 0;
+}
+
+static int make_chain(const struct files_call *c, struct str path, size_t *ret_bad)
+{
+	if (path.n >= PATH_MAX)
+		return -ENAMETOOLONG;
+	char prefix[PATH_MAX];
+	memcpy(prefix, path.p, path.n);
+	prefix[path.n] = '\0';
+	for (size_t i = 1; i <= path.n; i++) {
+		if (i < path.n && (prefix[i] != '/' || prefix[i - 1] == '/'))
+			continue;
+		prefix[i] = '\0';
+		int r = make_one(c, prefix);
+		if (r < 0) {
+			*ret_bad = i;
+			return r;
+		}
+		if (i < path.n)
+			prefix[i] = '/';
+	}
+	return 0;
+}
+
+int files_make_dirs(const struct files_call *c, const char *path, size_t *ret_bad)
+{
+	/* The usual case costs one look. */
+	struct stat st;
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+		return 0;
+	return make_chain(c, str_of(path), ret_bad);
+}
+
+int files_make_parents(const struct files_call *c, const char *path, size_t *ret_bad)
+{
+	struct str parent = str_of(path);
+	parent = strip_slashes(parent);
+	parent.n -= files_base_name(parent).n;
+	parent = strip_slashes(parent);
+	if (parent.n == 0 || parent.n >= PATH_MAX)
+		return parent.n ? -ENAMETOOLONG : 0;
+	char copy[PATH_MAX];
+	memcpy(copy, parent.p, parent.n);
+	copy[parent.n] = '\0';
+	return files_make_dirs(c, copy, ret_bad);
+}
