@@ -31,7 +31,10 @@ struct net_slot {
 int network_new(const struct instance *i, const char *pool, bool configured, struct network **ret, struct error *err);
 /* Takes NULL. remove_chains: takes chains and claim away again (clean stop with no sandbox left). */
 void network_free(struct network *n, bool remove_chains);
+/* Numbers of slots: 0..capacity-1. */
 unsigned network_capacity(const struct network *n);
+/* Lines of text for the log: what had to be changed or is missing on this host ("" when nothing). Valid until network_free(). */
+const char *network_notes(struct network *n);
 
 /* Makes namespace, link, addresses, routes, sysctls (ip_unprivileged_port_start=0, ping_group_range), policy, DNS sockets. 0 or -errno. Thread-safe. */
 int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);
@@ -42,13 +45,15 @@ int network_slot_internet(struct net_slot *s, bool on, struct error *err);
 /* Closes the descriptors; namespace and link die with their last user. */
 void network_slot_done(struct net_slot *s);
 
-/* A thread that makes connected sockets inside network namespaces (design "Reaching a port"). */
+/* A thread that makes connected sockets inside network namespaces (design "Reaching a port"). opener_new: in the host's network namespace; NULL with errno. */
 struct opener;
 struct loop;
 struct opener *opener_new(struct loop *l);
+/* Takes NULL. What is not connected yet ends with -ECANCELED; those done() calls come by the loop's next turns too. */
 void opener_free(struct opener *o);
 /* Connects to 127.0.0.1:port, then [::1]:port, then the guest address, inside the namespace (the descriptor is duplicated). done() runs on the loop with a
- * connected non-blocking socket (owned by the callee) or a negative errno: -ECONNREFUSED when nothing listens, -ETIMEDOUT after 2 s. 0 or -ENOMEM/-EAGAIN. */
+ * connected non-blocking socket (owned by the callee) or a negative errno: -ECONNREFUSED when nothing listens, -ETIMEDOUT when nobody takes the connection within 2 s
+ * (or 64 others of this namespace wait for that already). 0, -ENOMEM, or -EAGAIN when too many requests are under way. */
 int opener_connect(struct opener *o, int netns, uint32_t guest_address, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 
 #endif

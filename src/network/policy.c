@@ -1,0 +1,137 @@
+#include "network/policy.h"
+#include "base/cleanup.h"
+#include "sys/nft.h"
+
+#include <netinet/in.h> /* before the kernel's headers, which then leave its part out */
+#include <netinet/ip_icmp.h>
+
+#include <linux/netfilter.h>
+#include <linux/netfilter/nf_tables.h>
+
+#define TABLE "policy"
+
+enum { LOOPBACK = 1 }; /* ifindex of lo in every namespace */
+enum { SET_ALLOW = 1, SET_DENY, SET_PRIVATE };
+
+static const struct nft_range everything = {0, UINT32_MAX};
+
+static void private_set(struct netlink *n, struct ipv4_range pool)
+{
+	struct nft_range ranges[NFT_RANGES_MAX];
+	size_t count = 0;
+	bool covered = false;
+	for (size_t i = 0; i < network_private_count; i++) {
+		struct ipv4_range p = network_private[i];
+		ranges[count++] = (struct nft_range){p.base, ipv4_range_last(p)};
+		covered |= ipv4_range_overlap(p, pool);
+	}
+	if (!covered)
+		ranges[count++] = (struct nft_range){pool.base, ipv4_range_last(pool)};
+	nft_set(n, TABLE, "private4", SET_PRIVATE);
+	nft_set_add(n, TABLE, "private4", SET_PRIVATE, ranges, count);
+}
+
+static void verdict_rule(struct nft_rule r, int verdict, const char *chain)
+{
+	nft_verdict(&r, verdict, chain);
+	nft_rule_end(&r);
+}
+
+/* Loopback passes; anything but IPv4 does not; nor does any address of ours but the one given (IP_FREEBIND needs no privilege). */
+static void common_rules(struct netlink *n, const char *chain, uint32_t interface_key, uint32_t own_offset, uint32_t guest_address)
+{
+	struct nft_rule r = nft_rule(n, TABLE, chain);
+	nft_match_meta(&r, interface_key, true, LOOPBACK, 4);
+	verdict_rule(r, NF_ACCEPT, NULL);
+	r = nft_rule(n, TABLE, chain);
+	nft_match_meta(&r, NFT_META_NFPROTO, false, NFPROTO_IPV4, 1);
+	verdict_rule(r, NF_DROP, NULL);
+	r = nft_rule(n, TABLE, chain);
+	nft_match_payload(&r, NFT_PAYLOAD_NETWORK_HEADER, own_offset, 4, UINT32_MAX, false, guest_address);
+	verdict_rule(r, NF_DROP, NULL);
+}
+
+static void set_rule(struct netlink *n, const char *chain, uint32_t peer_offset, const char *set, uint32_t id, int verdict, const char *target)
+{
+	struct nft_rule r = nft_rule(n, TABLE, chain);
+	nft_match_set(&r, peer_offset, set, id);
+	verdict_rule(r, verdict, target);
+}
+
+static void output_chain(struct netlink *n, uint32_t guest_address)
+{
+	nft_chain(n, TABLE, "output", NF_INET_LOCAL_OUT, 0);
+	common_rules(n, "output", NFT_META_OIF, NFT_IPV4_SOURCE, guest_address);
+	set_rule(n, "output", NFT_IPV4_DESTINATION, "allow4", SET_ALLOW, NF_ACCEPT, NULL);
+	set_rule(n, "output", NFT_IPV4_DESTINATION, "deny4", SET_DENY, NFT_GOTO, "refuse");
+	set_rule(n, "output", NFT_IPV4_DESTINATION, "private4", SET_PRIVATE, NFT_GOTO, "refuse");
+}
+
+static void refuse_chain(struct netlink *n)
+{
+	nft_chain(n, TABLE, "refuse", -1, 0);
+	struct nft_rule r = nft_rule(n, TABLE, "refuse");
+	nft_match_meta(&r, NFT_META_L4PROTO, true, IPPROTO_TCP, 1);
+	nft_reject_tcp(&r);
+	nft_rule_end(&r);
+	r = nft_rule(n, TABLE, "refuse");
+	nft_reject_icmp(&r, NFT_REJECT_ICMPX_ADMIN_PROHIBITED);
+	nft_rule_end(&r);
+}
+
+/* Errors about what was sent come from any router on the path, also from one with a private address: path MTU discovery needs them. */
+static void accept_icmp(struct netlink *n, unsigned type)
+{
+	struct nft_rule r = nft_rule(n, TABLE, "input");
+	nft_match_meta(&r, NFT_META_L4PROTO, true, IPPROTO_ICMP, 1);
+	nft_match_payload(&r, NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, 0xff, true, type);
+	verdict_rule(r, NF_ACCEPT, NULL);
+}
+
+/* The host lets in only what answers (its chains track connections); this is the second wall: nobody that may not be talked to talks, and no connection begins. */
+static void input_chain(struct netlink *n, uint32_t guest_address)
+{
+	nft_chain(n, TABLE, "input", NF_INET_LOCAL_IN, 0);
+	common_rules(n, "input", NFT_META_IIF, NFT_IPV4_DESTINATION, guest_address);
+	accept_icmp(n, ICMP_DEST_UNREACH);
+	accept_icmp(n, ICMP_TIME_EXCEEDED);
+	struct nft_rule r = nft_rule(n, TABLE, "input");
+	nft_match_meta(&r, NFT_META_L4PROTO, true, IPPROTO_TCP, 1);
+	nft_match_payload(&r, NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1, 0x12, true, 0x02); /* SYN without ACK */
+	verdict_rule(r, NF_DROP, NULL);
+	set_rule(n, "input", NFT_IPV4_SOURCE, "allow4", SET_ALLOW, NF_ACCEPT, NULL);
+	set_rule(n, "input", NFT_IPV4_SOURCE, "deny4", SET_DENY, NF_DROP, NULL);
+	set_rule(n, "input", NFT_IPV4_SOURCE, "private4", SET_PRIVATE, NF_DROP, NULL);
+}
+
+int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error *err)
+{
+	cleanup_netlink struct netlink n = NETLINK_INIT;
+	int r = netlink_open(&n, NETLINK_NETFILTER);
+	if (r < 0)
+		return error_errno(err, r, "nftables");
+	nft_begin(&n);
+	nft_table(&n, TABLE);
+	nft_set(&n, TABLE, "allow4", SET_ALLOW);
+	nft_set(&n, TABLE, "deny4", SET_DENY);
+	private_set(&n, pool);
+	refuse_chain(&n);
+	output_chain(&n, guest_address);
+	input_chain(&n, guest_address);
+	return nft_commit(&n, err);
+}
+
+int policy_deny_all(bool on, struct error *err)
+{
+	cleanup_netlink struct netlink n = NETLINK_INIT;
+	int r = netlink_open(&n, NETLINK_NETFILTER);
+	if (r < 0)
+		return error_errno(err, r, "nftables");
+	nft_begin(&n);
+	if (on)
+		nft_set_add(&n, TABLE, "deny4", 0, &everything, 1);
+	else
+		nft_set_remove(&n, TABLE, "deny4", &everything, 1);
+	r = nft_commit(&n, err);
+	return !on && r == -ENOENT ? 0 : r;
+}

@@ -1,0 +1,17 @@
+/*
+ * The policy inside a sandbox's network namespace (nftables; owned by the host, out of reach of a root inside). It judges what leaves by the
+ * link, packet by packet and without connection tracking, so that a change cuts flows that exist, the loopback stays fast and no table can be filled.
+ * Order: named set allow4, then deny4, then the private ranges. What is refused is refused at once (TCP reset, ICMP), never left to a timeout.
+ */
+#ifndef CUBICLE_NETWORK_POLICY_H
+#define CUBICLE_NETWORK_POLICY_H
+
+#include "base/error.h"
+#include "network/pool.h"
+
+/* Both run in the sandbox's network namespace. Installs the rules into a new namespace. 0 or -errno. */
+int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error *err);
+/* Denies every address, or takes that back; asking for what is so already is fine. 0 or -errno. */
+int policy_deny_all(bool on, struct error *err);
+
+#endif

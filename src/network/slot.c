@@ -1,0 +1,363 @@
+#include "network/network.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "network/policy.h"
+#include "sys/netlink.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <fcntl.h>
+#include <linux/if_link.h>
+#include <linux/ip.h>
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#define GUEST_LINK "eth0"
+
+struct mac {
+	unsigned char bytes[6];
+};
+
+/* Locally administered; pinned, so that nothing on the host renames it and no neighbour entry ever goes stale. */
+static struct mac mac_of(const struct network *n, unsigned number, bool host)
+{
+	unsigned tag = n->instance.link_group & 0xffff;
+	return (struct mac){{host ? 0x06 : 0x02, (unsigned char)(tag >> 8), (unsigned char)tag, (unsigned char)(number >> 16), (unsigned char)(number >> 8),
+		(unsigned char)number}};
+}
+
+static void name_slot(const struct network *n, unsigned number, struct net_slot *s)
+{
+	*s = (struct net_slot){.number = number, .netns = -1, .dns_udp = -1, .dns_tcp = -1};
+	snprintf(s->host_link, sizeof(s->host_link), "cub%sx%u", n->instance.tag, number & 0x7fffff); /* capacity is at most 2^23 */
+	s->host_address = n->pool.base + 2 * number;
+	s->guest_address = s->host_address + 1;
+}
+
+/* A thread left in a sandbox's namespace would do the host's work there. */
+static void go_home(int home)
+{
+	if (setns(home, CLONE_NEWNET) < 0)
+		abort();
+}
+
+static int write_sysctls(struct error *err)
+{
+	static const struct {
+		const char *path, *value;
+	} sysctls[] = {
+		/* For links made from now on; lo exists and keeps ::1. */
+		{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"},
+		{"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
+		{"/proc/sys/net/ipv4/ping_group_range", "0 4294967294"},
+		/* IPv4's are inherited from the host, which forwards. */
+		{"/proc/sys/net/ipv4/ip_forward", "0"},
+		{"/proc/sys/net/ipv4/conf/all/accept_redirects", "0"},
+		{"/proc/sys/net/ipv4/conf/all/accept_source_route", "0"},
+		{"/proc/sys/net/ipv4/conf/all/route_localnet", "0"},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(sysctls); i++) {
+		int r = file_write_value(AT_FDCWD, sysctls[i].path, str_of(sysctls[i].value));
+		if (r < 0 && !(r == -ENOENT && i == 0)) /* a kernel without IPv6 */
+			return error_errno(err, r, "%s", sysctls[i].path);
+	}
+	return 0;
+}
+
+static int dns_socket(int type, int *ret)
+{
+	cleanup_fd int fd = socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(53)};
+	inet_pton(AF_INET, NETWORK_NAMESERVER, &at.sin_addr);
+	int one = 1;
+	/* A new node binds beside the old one's sockets. Nobody inside can join: the kernel asks for the same user. */
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ||
+		(type == SOCK_STREAM && listen(fd, 64) < 0))
+		return -errno;
+	*ret = steal_fd(&fd);
+	return 0;
+}
+
+static int dns_sockets(struct net_slot *s, struct error *err)
+{
+	int r = dns_socket(SOCK_DGRAM, &s->dns_udp);
+	if (r == 0)
+		r = dns_socket(SOCK_STREAM, &s->dns_tcp);
+	return r < 0 ? error_errno(err, r, "binding " NETWORK_NAMESERVER ":53 inside") : 0;
+}
+
+static struct ifinfomsg *add_link(struct netlink *nl, struct nlmsghdr **ret, unsigned type, unsigned flags, const char *what)
+{
+	*ret = netlink_add(nl, type, flags, what);
+	return mnl_nlmsg_put_extra_header(*ret, sizeof(struct ifinfomsg));
+}
+
+static void link_up(struct netlink *nl, int index)
+{
+	struct nlmsghdr *m;
+	struct ifinfomsg *i = add_link(nl, &m, RTM_NEWLINK, 0, "link up");
+	i->ifi_index = index;
+	i->ifi_flags = i->ifi_change = IFF_UP;
+}
+
+/* In the new namespace, which the calling thread is in: all that needs no link. `inside` stays bound to it. */
+static int furnish(const struct network *n, struct net_slot *s, struct netlink *inside, struct error *err)
+{
+	s->netns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	if (s->netns < 0)
+		return error_errno(err, -errno, "network namespace");
+	int r = write_sysctls(err);
+	if (r < 0)
+		return r;
+	r = netlink_open(inside, NETLINK_ROUTE);
+	if (r < 0)
+		return error_errno(err, r, "netlink");
+	link_up(inside, 1);
+	r = netlink_run(inside, err);
+	if (r == 0)
+		r = policy_install(n->pool, s->guest_address, err);
+	return r < 0 ? r : dns_sockets(s, err);
+}
+
+static void put_end(struct nlmsghdr *m, const char *name, struct mac mac, uint32_t mtu)
+{
+	mnl_attr_put_strz(m, IFLA_IFNAME, name);
+	mnl_attr_put(m, IFLA_ADDRESS, sizeof(mac.bytes), mac.bytes);
+	mnl_attr_put_u32(m, IFLA_MTU, mtu);
+	/* One queue each: less memory, and quicker to make. */
+	mnl_attr_put_u32(m, IFLA_NUM_TX_QUEUES, 1);
+	mnl_attr_put_u32(m, IFLA_NUM_RX_QUEUES, 1);
+}
+
+static int make_pair(const struct network *n, const struct net_slot *s, struct netlink *host, struct error *err)
+{
+	struct nlmsghdr *m;
+	add_link(host, &m, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, "veth pair");
+	put_end(m, s->host_link, mac_of(n, s->number, true), n->mtu);
+	mnl_attr_put_u32(m, IFLA_GROUP, n->instance.link_group);
+	struct nlattr *info = mnl_attr_nest_start(m, IFLA_LINKINFO);
+	mnl_attr_put_strz(m, IFLA_INFO_KIND, "veth");
+	struct nlattr *data = mnl_attr_nest_start(m, IFLA_INFO_DATA);
+	struct nlattr *peer = mnl_attr_nest_start(m, VETH_INFO_PEER);
+	mnl_nlmsg_put_extra_header(m, sizeof(struct ifinfomsg));
+	put_end(m, GUEST_LINK, mac_of(n, s->number, false), n->mtu);
+	mnl_attr_put_u32(m, IFLA_NET_NS_FD, (uint32_t)s->netns);
+	mnl_attr_nest_end(m, peer);
+	mnl_attr_nest_end(m, data);
+	mnl_attr_nest_end(m, info);
+	return netlink_run(host, err);
+}
+
+/* The link of an earlier sandbox with this number lives until its namespace is torn down, which happens in the background, and as long as somebody
+ * still holds a socket of it. The number is ours now. */
+static int remove_stale(const struct net_slot *s, struct netlink *host, struct error *err)
+{
+	struct nlmsghdr *m;
+	add_link(host, &m, RTM_DELLINK, 0, "removing the link of an earlier sandbox");
+	mnl_attr_put_strz(m, IFLA_IFNAME, s->host_link);
+	int r = netlink_run(host, err);
+	return r == -ENODEV ? 0 : r;
+}
+
+static int index_of(int socket, const char *name)
+{
+	struct ifreq q = {0};
+	snprintf(q.ifr_name, sizeof(q.ifr_name), "%s", name);
+	return ioctl(socket, SIOCGIFINDEX, &q) < 0 ? -errno : q.ifr_ifindex;
+}
+
+static void add_address(struct netlink *nl, int index, uint32_t address)
+{
+	struct nlmsghdr *m = netlink_add(nl, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, "address");
+	struct ifaddrmsg *a = mnl_nlmsg_put_extra_header(m, sizeof(*a));
+	a->ifa_family = AF_INET;
+	a->ifa_prefixlen = 31;
+	a->ifa_index = (uint32_t)index;
+	mnl_attr_put_u32(m, IFA_LOCAL, htonl(address));
+	mnl_attr_put_u32(m, IFA_ADDRESS, htonl(address));
+}
+
+/* Both ends know each other's MAC: no ARP, so nothing to wait for and nothing to spoof. */
+static void add_neighbour(struct netlink *nl, int index, uint32_t address, struct mac mac)
+{
+	struct nlmsghdr *m = netlink_add(nl, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, "neighbour");
+	struct ndmsg *d = mnl_nlmsg_put_extra_header(m, sizeof(*d));
+	d->ndm_family = AF_INET;
+	d->ndm_ifindex = index;
+	d->ndm_state = NUD_PERMANENT;
+	mnl_attr_put_u32(m, NDA_DST, htonl(address));
+	mnl_attr_put(m, NDA_LLADDR, sizeof(mac.bytes), mac.bytes);
+}
+
+static void default_route(struct netlink *nl, bool on, int index, uint32_t gateway)
+{
+	struct nlmsghdr *m = netlink_add(nl, on ? RTM_NEWROUTE : RTM_DELROUTE, on ? NLM_F_CREATE | NLM_F_REPLACE : 0, "default route");
+	struct rtmsg *t = mnl_nlmsg_put_extra_header(m, sizeof(*t));
+	t->rtm_family = AF_INET;
+	t->rtm_table = RT_TABLE_MAIN;
+	t->rtm_protocol = RTPROT_STATIC;
+	t->rtm_scope = RT_SCOPE_UNIVERSE;
+	t->rtm_type = RTN_UNICAST;
+	mnl_attr_put_u32(m, RTA_GATEWAY, htonl(gateway));
+	mnl_attr_put_u32(m, RTA_OIF, (uint32_t)index);
+}
+
+static int guest_end(const struct network *n, const struct net_slot *s, struct netlink *inside, struct error *err)
+{
+	int index = index_of(s->dns_udp, GUEST_LINK);
+	if (index < 0)
+		return error_errno(err, index, "link inside");
+	add_address(inside, index, s->guest_address);
+	link_up(inside, index);
+	add_neighbour(inside, index, s->host_address, mac_of(n, s->number, true));
+	default_route(inside, true, index, s->host_address);
+	return netlink_run(inside, err);
+}
+
+/* Per-link settings of IPv4, whatever the host's defaults are. */
+static void put_host_settings(struct nlmsghdr *m)
+{
+	static const struct {
+		uint16_t id;
+		uint32_t value;
+	} settings[] = {
+		{IPV4_DEVCONF_FORWARDING, 1}, {IPV4_DEVCONF_RP_FILTER, 1}, {IPV4_DEVCONF_ARP_IGNORE, 8}, {IPV4_DEVCONF_PROXY_ARP, 0},
+		{IPV4_DEVCONF_ACCEPT_REDIRECTS, 0}, {IPV4_DEVCONF_SEND_REDIRECTS, 0}, {IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE, 0},
+		{IPV4_DEVCONF_ROUTE_LOCALNET, 0}, {IPV4_DEVCONF_ACCEPT_LOCAL, 0},
+	};
+	struct nlattr *families = mnl_attr_nest_start(m, IFLA_AF_SPEC);
+	struct nlattr *inet = mnl_attr_nest_start(m, AF_INET);
+	struct nlattr *conf = mnl_attr_nest_start(m, IFLA_INET_CONF);
+	for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+		mnl_attr_put_u32(m, settings[i].id, settings[i].value);
+	mnl_attr_nest_end(m, conf);
+	mnl_attr_nest_end(m, inet);
+	mnl_attr_nest_end(m, families);
+}
+
+static int host_end(const struct network *n, const struct net_slot *s, struct netlink *host, struct error *err)
+{
+	char path[96];
+	int index = index_of(n->socket, s->host_link);
+	if (index < 0)
+		return error_errno(err, index, "link %s", s->host_link);
+	snprintf(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/disable_ipv6", s->host_link);
+	int r = file_write_value(AT_FDCWD, path, STR("1"));
+	if (r < 0 && r != -ENOENT)
+		return error_errno(err, r, "%s", path);
+	struct nlmsghdr *m;
+	struct ifinfomsg *i = add_link(host, &m, RTM_NEWLINK, 0, "settings of the link");
+	i->ifi_index = index;
+	put_host_settings(m);
+	add_address(host, index, s->host_address);
+	link_up(host, index);
+	add_neighbour(host, index, s->guest_address, mac_of(n, s->number, false));
+	return netlink_run(host, err);
+}
+
+static int build(const struct network *n, struct net_slot *s, struct netlink *host, struct netlink *inside, struct error *err)
+{
+	if (unshare(CLONE_NEWNET) < 0)
+		return error_errno(err, -errno, "network namespace");
+	int r = furnish(n, s, inside, err);
+	go_home(n->home);
+	if (r < 0)
+		return r;
+	r = make_pair(n, s, host, err);
+	if (r == -EEXIST) {
+		r = remove_stale(s, host, err);
+		if (r == 0)
+			r = make_pair(n, s, host, err);
+	}
+	if (r == 0)
+		r = guest_end(n, s, inside, err);
+	return r < 0 ? r : host_end(n, s, host, err);
+}
+
+int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err)
+{
+	cleanup_netlink struct netlink host = NETLINK_INIT, inside = NETLINK_INIT;
+	struct net_slot s;
+	assert(number < network_capacity(n));
+	name_slot(n, number, &s);
+	int r = netlink_open(&host, NETLINK_ROUTE);
+	r = r < 0 ? error_errno(err, r, "netlink") : build(n, &s, &host, &inside, err);
+	if (r < 0) {
+		network_slot_done(&s);
+		return error_wrap(err, r, "network slot %u", number);
+	}
+	*ret = s;
+	return 0;
+}
+
+static int check_link(const struct network *n, const struct net_slot *s, struct error *err)
+{
+	struct ifreq q = {0};
+	snprintf(q.ifr_name, sizeof(q.ifr_name), "%s", s->host_link);
+	if (ioctl(n->socket, SIOCGIFADDR, &q) < 0)
+		return error_errno(err, -errno, "link %s", s->host_link);
+	struct sockaddr_in a;
+	memcpy(&a, &q.ifr_addr, sizeof(a));
+	return ntohl(a.sin_addr.s_addr) == s->host_address ? 0 :
+							     error_set(err, -EADDRNOTAVAIL, 500, "link %s has another address than its number says", s->host_link);
+}
+
+int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err)
+{
+	struct net_slot s;
+	assert(number < network_capacity(n));
+	name_slot(n, number, &s);
+	int r = check_link(n, &s, err);
+	if (r == 0 && setns(netns, CLONE_NEWNET) < 0)
+		r = error_errno(err, -errno, "network namespace");
+	if (r == 0) {
+		r = dns_sockets(&s, err);
+		go_home(n->home);
+	}
+	if (r < 0) {
+		network_slot_done(&s);
+		return error_wrap(err, r, "network slot %u", number);
+	}
+	s.netns = netns;
+	*ret = s;
+	return 0;
+}
+
+static int switch_internet(const struct net_slot *s, bool on, struct error *err)
+{
+	cleanup_netlink struct netlink inside = NETLINK_INIT;
+	int index = index_of(s->dns_udp, GUEST_LINK), r = netlink_open(&inside, NETLINK_ROUTE);
+	if (index < 0 || r < 0)
+		return error_errno(err, index < 0 ? index : r, "link inside");
+	/* Without a route programs fail at once. The denial holds even for those that pick the link themselves (SO_BINDTODEVICE needs no route). */
+	r = policy_deny_all(!on, err);
+	if (r < 0)
+		return r;
+	default_route(&inside, on, index, s->host_address);
+	r = netlink_run(&inside, err);
+	return !on && r == -ESRCH ? 0 : r;
+}
+
+int network_slot_internet(struct net_slot *s, bool on, struct error *err)
+{
+	cleanup_fd int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	if (home < 0 || setns(s->netns, CLONE_NEWNET) < 0)
+		return error_errno(err, -errno, "network namespace");
+	int r = switch_internet(s, on, err);
+	go_home(home);
+	return r;
+}
+
+void network_slot_done(struct net_slot *s)
+{
+	int *fds[] = {&s->netns, &s->dns_udp, &s->dns_tcp};
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		if (*fds[i] >= 0)
+			close(steal_fd(fds[i]));
+}

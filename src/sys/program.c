@@ -1,0 +1,91 @@
+#include "sys/program.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+enum { OUTPUT_MAX = 1 << 20 };
+
+static int find(const char *name, char *ret, size_t size)
+{
+	static const char *const directories[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
+	for (size_t i = 0; i < ARRAY_SIZE(directories); i++) {
+		snprintf(ret, size, "%s/%s", directories[i], name);
+		if (access(ret, X_OK) == 0)
+			return 0;
+	}
+	return -ENOENT;
+}
+
+static int spawn(const char *path, const char *const *argv, int in, int out, pid_t *ret)
+{
+	static char *const environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attributes;
+	sigset_t none, all;
+	sigemptyset(&none);
+	sigfillset(&all);
+	int r = posix_spawn_file_actions_init(&files);
+	if (r)
+		return -r;
+	r = posix_spawnattr_init(&attributes);
+	if (r) {
+		posix_spawn_file_actions_destroy(&files);
+		return -r;
+	}
+	/* The caller's loop may block signals or ignore some. */
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setsigmask(&attributes, &none);
+	posix_spawnattr_setsigdefault(&attributes, &all);
+	posix_spawn_file_actions_adddup2(&files, in, 0);
+	posix_spawn_file_actions_adddup2(&files, out, 1);
+	posix_spawn_file_actions_adddup2(&files, out, 2);
+	r = posix_spawn(ret, path, &files, &attributes, (char *const *)(uintptr_t)argv, environment);
+	posix_spawn_file_actions_destroy(&files);
+	posix_spawnattr_destroy(&attributes);
+	return -r;
+}
+
+static int await(pid_t pid)
+{
+	int status;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err)
+{
+	char path[PATH_MAX];
+	if (find(argv[0], path, sizeof(path)) < 0)
+		return error_set(err, -ENOENT, 500, "%s is not installed", argv[0]);
+	/* Files in memory instead of pipes: neither side can block the other. */
+	cleanup_fd int in = memfd_create("input", MFD_CLOEXEC), out = memfd_create("output", MFD_CLOEXEC);
+	if (in < 0 || out < 0)
+		return error_errno(err, -errno, "%s", argv[0]);
+	int r = fd_write_all(in, input.p, input.n);
+	pid_t pid;
+	if (r == 0 && lseek(in, 0, SEEK_SET) < 0)
+		r = -errno;
+	if (r == 0)
+		r = spawn(path, argv, in, out, &pid);
+	if (r == 0)
+		r = await(pid);
+	if (r < 0)
+		return error_errno(err, r, "%s", argv[0]);
+	if (ret_output) {
+		char *to = lseek(out, 0, SEEK_SET) < 0 ? NULL : buf_reserve(ret_output, OUTPUT_MAX);
+		ssize_t got = to ? fd_read_full(out, to, OUTPUT_MAX) : -ENOMEM;
+		if (got < 0)
+			return error_errno(err, (int)got, "%s", argv[0]);
+		buf_commit(ret_output, (size_t)got);
+	}
+	return r;
+}

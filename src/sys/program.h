@@ -1,0 +1,13 @@
+/* Runs a program of the system to its end and takes its output: for set-up work, off the request path. */
+#ifndef CUBICLE_SYS_PROGRAM_H
+#define CUBICLE_SYS_PROGRAM_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+/* Looks argv[0] up in the system's directories for programs (not in $PATH) and runs it with a minimal environment, `input` on its standard input.
+ * What it writes to standard output and error is appended to *ret_output (may be NULL; at most 1 MiB). Returns its exit status (128 + n after signal n), or -errno;
+ * -ENOENT: there is no such program. */
+int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err);
+
+#endif
