@@ -6,7 +6,9 @@
  * Body bytes come through ops->body, then ops->end; the answer is http_respond(), or http_start() + http_send()* + http_finish().
  * A request is over when both its answer is finished and its body was read (unread rest: up to 256 KiB is drained, else the
  * connection closes after the answer). ops->closed is the last call for a request, always made exactly once, also after a
- * finished answer; after it the pointer is dead.
+ * finished answer; after it the pointer is dead. Callbacks that the server makes are never nested in a call into it.
+ *
+ * Expect: 100-continue is answered as soon as on_request() returns with a body() callback set and no answer begun.
  */
 #ifndef CUBICLE_IO_HTTP_SERVER_H
 #define CUBICLE_IO_HTTP_SERVER_H
@@ -25,6 +27,9 @@ struct http_req_ops {
 	void (*end)(struct http_req *r);
 	/* Queued output fell under HTTP_LOW_WATER after http_send() reported more than HTTP_HIGH_WATER. */
 	void (*writable)(struct http_req *r);
+	/* The peer closed its sending half while its answer is still due: nearly always it is gone (what nginx and Go take it for). May be NULL: the
+	 * answer goes on until a write fails. Told at most once, not after http_upgrade(). */
+	void (*hangup)(struct http_req *r);
 	/* The request is over: `complete` tells whether the whole answer was handed to the kernel. Free what hangs on it. */
 	void (*closed)(struct http_req *r, bool complete);
 };
@@ -37,6 +42,7 @@ struct http_req {
 	struct str head_bytes;          /* the head as received */
 	const struct http_req_ops *ops; /* set by the owner in on_request; NULL = the body is drained, nothing is told */
 	void *arg;                      /* the owner's */
+	bool own_continue;              /* set by the owner in on_request: it answers Expect: 100-continue itself, with http_interim() or at once finally */
 	char id[24];                    /* request id for logs, set by the server */
 };
 
@@ -57,7 +63,9 @@ struct http_server *http_server_new(struct loop *l, const struct http_server_con
 int http_server_listen(struct http_server *s, int listen_fd);
 /* Takes an already connected socket (owned from here), with bytes that were read from it before. 0 or -errno (closed then). */
 int http_server_adopt(struct http_server *s, int fd, struct str already_read);
-/* Closes all connections (requests get closed()). Takes NULL. */
+/* A clean end: accepts no more, closes idle connections, and the others after the answer they are at. */
+void http_server_drain(struct http_server *s);
+/* Closes all connections (requests get closed()). Not from inside a callback of the server. Takes NULL. */
 void http_server_free(struct http_server *s);
 /* Connections open now. */
 unsigned http_server_connections(const struct http_server *s);
@@ -68,7 +76,9 @@ void http_respond(struct http_req *r, int status, const char *content_type, cons
 /* {"code":status,"message":…} (e2b.md A.3). */
 void http_respond_error(struct http_req *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Streaming answer: HTTP_BODY_CHUNKED (becomes until-close for HTTP/1.0), HTTP_BODY_LENGTH with `length`, or HTTP_BODY_NONE. The head is flushed at once. */
+/* Streaming answer: HTTP_BODY_CHUNKED (becomes until-close for HTTP/1.0), HTTP_BODY_LENGTH with `length`, or HTTP_BODY_NONE. `reason` may be NULL. The framing headers,
+ * Date (unless `headers` has one) and Connection are added. The head leaves with the first bytes, at the latest at the end of this turn. To HEAD, 204 and 304
+ * no body is sent, whatever is given to http_send(); HTTP_BODY_NONE then adds no Content-Length, so `headers` may carry the one that GET would get. */
 void http_start(struct http_req *r, int status, const char *reason, const char *headers, enum http_framing framing, uint64_t length);
 /* Queues bytes (sent as one chunk when chunked), flushed at the latest at the end of this turn. Returns the bytes now queued. */
 size_t http_send(struct http_req *r, const void *p, size_t n);
@@ -80,7 +90,9 @@ void http_abort(struct http_req *r);
 void http_req_resume(struct http_req *r);
 /* Sends an interim answer (100, 102, 103...). `headers` as above. */
 void http_interim(struct http_req *r, int status, const char *headers);
-/* Answers 101 (or 200 for CONNECT) with headers and turns the connection into raw bytes both ways: body()/http_send(). http_finish() shuts the sending half down. */
+/* Answers 101 (or 200 for CONNECT) with headers and turns the connection into raw bytes both ways: body()/http_send(). http_finish() shuts the sending half down.
+ * `Connection: Upgrade` is added to a 101. The request's own body must be complete, else the connection is cut. end() is told for it (unless the upgrade happens
+ * inside on_request()), and again when the peer closes its half. The request is over when both halves are closed. */
 void http_upgrade(struct http_req *r, int status, const char *reason, const char *headers);
 
 /*
