@@ -301,6 +301,10 @@ static void report(const char *mode, struct caller *callers, int n, double wall)
 	qsort(all, (size_t)ok, sizeof(*all), by_value);
 	printf("{\"mode\":\"%s\",\"concurrency\":%d,\"ok\":%d,\"failed\":%d,\"p50_ms\":%.3f,\"p90_ms\":%.3f,\"p99_ms\":%.3f,\"max_ms\":%.3f,\"per_second\":%.1f",
 		mode, n, ok, failed, ok ? all[ok / 2] : 0, ok ? all[ok * 9 / 10] : 0, ok ? all[ok * 99 / 100] : 0, ok ? all[ok - 1] : 0, ok / wall * 1e3);
+	printf(",\"samples_ms\":[");
+	for (int i = 0; i < ok; i++)
+		printf(i ? ",%.3f" : "%.3f", all[i]);
+	printf("]");
 	if (failed) {
 		printf(",\"failure\":\"");
 		for (const char *p = failure; *p; p++)
