@@ -1,0 +1,61 @@
+/*
+ * HTTP to a Cubicle server: the control plane, and envd of a sandbox through the ingress.
+ *
+ * Where to: $CUBICLE_API_URL with $CUBICLE_API_KEY when the first is set; else, for root with a server of this state directory, its
+ * admin socket, which needs no key; else $E2B_API_URL with $E2B_API_KEY; else the address of the option `listen`.
+ */
+#ifndef CUBICLE_CLI_CLIENT_H
+#define CUBICLE_CLI_CLIENT_H
+
+#include "cli/command.h"
+
+#include <curl/curl.h>
+#include <jansson.h>
+
+struct client {
+	CURL *easy;
+	char *url, *sandbox_url; /* without a trailing slash */
+	char *socket;            /* admin socket, or NULL */
+	char *key;               /* or NULL */
+};
+
+/* A sandbox to talk to. */
+struct target {
+	char id[32];
+	char *token; /* envd access token, or NULL; owned */
+};
+
+/* Settles where to. No connection is made yet. 0 or -errno with *err. */
+int client_open(struct client *cl, const struct cli *c, struct error *err);
+void client_close(struct client *cl);
+#define cleanup_client __attribute__((__cleanup__(client_close)))
+
+/*
+ * One request to the control plane; body may be NULL. 0 with the answer's JSON in *ret (NULL for an empty one; the caller decrefs; ret may be
+ * NULL), else a negative errno with *err (status and message of the server's error). next, when not NULL, gets the X-Next-Token header (empty
+ * when there was none).
+ */
+int client_call(struct client *cl, const char *method, const char *path, const json_t *body, json_t **ret, struct buf *next, struct error *err);
+
+/* All pages of a list. */
+int client_list(struct client *cl, const char *path, json_t **ret, struct error *err);
+
+/* The id of a sandbox given by its id or by the unique beginning of one, into id[32]. -ENOENT, -ENOTUNIQ with *err. */
+int client_resolve(struct client *cl, const char *given, char *id, struct error *err);
+
+/* Finds the sandbox and its token. */
+int client_target(struct client *cl, const char *given, struct target *ret, struct error *err);
+void target_done(struct target *t);
+#define cleanup_target __attribute__((__cleanup__(target_done)))
+
+/* Sets an easy handle up for a POST to envd of the sandbox: URL, socket, headers (returned; free with curl_slist_free_all after the transfer). NULL
+ * without memory. `user`: Unix user, or NULL for the default one. */
+struct curl_slist *client_envd(const struct client *cl, CURL *easy, const struct target *t, const char *procedure, const char *content_type, const char *user);
+
+/* "http://host:port" to connect to a server that listens there ("0.0.0.0:3000" gives 127.0.0.1); the caller frees it. NULL without memory. */
+char *client_listen_url(const char *listen);
+
+/* What a failed transfer means, with what to do about it. Returns err->code. */
+int client_transfer_error(const struct client *cl, CURLcode code, const char *text, struct error *err);
+
+#endif

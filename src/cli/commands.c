@@ -1,0 +1,91 @@
+/* The table of commands. */
+#include "cli/commands.h"
+#include "base/cleanup.h"
+
+enum { MAX_SECONDS = 31536000 };
+
+#define PROCESS_FLAGS                                                                                        \
+	{"user", 'u', FLAG_TEXT, "USER", "Unix user inside (default: the template's).", 0, 0},               \
+	{"cwd", 'w', FLAG_TEXT, "DIR", "Working directory inside (default: the template's, or the user's home).", 0, 0}, \
+	{"env", 'e', FLAG_PAIR, "KEY=VALUE", "Environment variable; KEY alone passes ours on. Repeatable.", 0, 0}
+
+static const struct flag run_flags[] = {
+	PROCESS_FLAGS,
+	{"tty", 't', FLAG_SWITCH, NULL, "Give the command a terminal.", 0, 0},
+	{"no-stdin", 'n', FLAG_SWITCH, NULL, "Do not read standard input.", 0, 0},
+	{"timeout", 0, FLAG_NUMBER, "SECONDS", "The sandbox ends after this time; -1 = never (default: with the command).", -1, MAX_SECONDS},
+	{"no-internet", 0, FLAG_SWITCH, NULL, "Let nothing out.", 0, 0},
+	{0},
+};
+
+static const struct flag exec_flags[] = {
+	PROCESS_FLAGS,
+	{"tty", 't', FLAG_SWITCH, NULL, "Give the command a terminal.", 0, 0},
+	{"no-stdin", 'n', FLAG_SWITCH, NULL, "Do not read standard input.", 0, 0},
+	{"timeout", 0, FLAG_NUMBER, "SECONDS", "Kill the command after this time, exit code 124 (default: never).", 1, MAX_SECONDS},
+	{0},
+};
+
+static const struct flag shell_flags[] = {PROCESS_FLAGS, {0}};
+
+static const struct flag create_flags[] = {
+	{"timeout", 0, FLAG_NUMBER, "SECONDS", "The sandbox ends after this time; -1 = never (default: the server's, 300).", -1, MAX_SECONDS},
+	{"metadata", 'm', FLAG_PAIR, "KEY=VALUE", "What `sandbox list` can filter by. Repeatable.", 0, 0},
+	{"env", 'e', FLAG_PAIR, "KEY=VALUE", "Environment variable of every command; KEY alone passes ours on. Repeatable.", 0, 0},
+	{"no-internet", 0, FLAG_SWITCH, NULL, "Let nothing out.", 0, 0},
+	{0},
+};
+
+static const struct flag list_flags[] = {
+	{"metadata", 'm', FLAG_PAIR, "KEY=VALUE", "Only sandboxes made with this metadata. Repeatable: all must fit.", 0, 0},
+	{0},
+};
+
+static const struct flag kill_flags[] = {
+	{"all", 0, FLAG_SWITCH, NULL, "Every sandbox.", 0, 0},
+	{0},
+};
+
+static const struct flag make_default_flags[] = {
+	{"name", 0, FLAG_TEXT, "NAME", "Name of the template (default base).", 0, 0},
+	{"mirror", 0, FLAG_TEXT, "URL", "Debian mirror to take the packages from (default: this machine's own sources).", 0, 0},
+	{"if-missing", 0, FLAG_SWITCH, NULL, "Do nothing when a template of that name exists.", 0, 0},
+	{0},
+};
+
+static const struct flag version_flags[] = {
+	{"licenses", 0, FLAG_SWITCH, NULL, "Also what is linked or run, with its licence.", 0, 0},
+	{0},
+};
+
+const struct command commands[] = {
+	{"run", "TEMPLATE -- COMMAND [ARGUMENT...]", "Run one command in a new sandbox, then end the sandbox.",
+		"Standard input, output and error are the command's. The sandbox is ended in every case, also on Ctrl-C.", run_flags, 1, 1, REST_REQUIRED,
+		EXIT_CUBICLE, cmd_run},
+	{"sandbox create", "TEMPLATE", "Start a sandbox and print its id.", NULL, create_flags, 1, 1, REST_NONE, 0, cmd_sandbox_create},
+	{"sandbox list", "", "List the sandboxes.", NULL, list_flags, 0, 0, REST_NONE, 0, cmd_sandbox_list},
+	{"sandbox info", "SANDBOX", "Show one sandbox, or how it ended.", "SANDBOX is an id or the unique beginning of one.", NULL, 1, 1, REST_NONE, 0,
+		cmd_sandbox_info},
+	{"sandbox exec", "SANDBOX -- COMMAND [ARGUMENT...]", "Run a command in a sandbox.",
+		"Standard input, output and error are the command's. Ctrl-C sends it SIGTERM, a second one SIGKILL.", exec_flags, 1, 1, REST_REQUIRED,
+		EXIT_CUBICLE, cmd_sandbox_exec},
+	{"sandbox shell", "SANDBOX", "Open a login shell in a sandbox.", NULL, shell_flags, 1, 1, REST_NONE, EXIT_CUBICLE, cmd_sandbox_shell},
+	{"sandbox kill", "SANDBOX...", "End sandboxes: every process is dead when this returns.", NULL, kill_flags, 0, CLI_MAX_WORDS, REST_NONE, 0,
+		cmd_sandbox_kill},
+	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},
+	{"template make-default", "", "Make the template `base` from Debian packages.",
+		"Needs root, a package mirror and about 1.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
+		make_default_flags, 0, 0, REST_NONE, 0, cmd_template_make_default},
+	{"key create", "[NAME]", "Make an API key and print it.", NULL, NULL, 0, 1, REST_NONE, 0, cmd_key_create},
+	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
+	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},
+	{"env", "", "Print variables for E2B and Cube clients.", "Use it as: eval \"$(cubicle env)\"", NULL, 0, 0, REST_NONE, 0, cmd_env},
+	{"config", "", "Show every configuration option, its value and where that comes from.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_config},
+	{"doctor", "", "Try everything that sandboxes need of this machine.",
+		"Each line says OK, or what is missing, what that costs and what to do. Exit code 1 when sandboxes cannot run.", NULL, 0, 0, REST_NONE, 0, cmd_doctor},
+	{"serve", "", "Run the server.", "Runs in the foreground until SIGTERM or SIGINT. Sandboxes live on and are adopted at the next start.", NULL, 0, 0,
+		REST_NONE, 0, cmd_serve},
+	{"version", "", "Show the version.", NULL, version_flags, 0, 0, REST_NONE, 0, cmd_version},
+};
+
+const size_t n_commands = ARRAY_SIZE(commands);

@@ -1,0 +1,36 @@
+/* The functions behind the table of commands. Each returns the exit code and has said why when it failed. */
+#ifndef CUBICLE_CLI_COMMANDS_H
+#define CUBICLE_CLI_COMMANDS_H
+
+#include "cli/command.h"
+
+/* commands_sandbox.c */
+int cmd_sandbox_create(struct cli *c);
+int cmd_sandbox_list(struct cli *c);
+int cmd_sandbox_info(struct cli *c);
+int cmd_sandbox_kill(struct cli *c);
+
+/* commands_run.c */
+int cmd_run(struct cli *c);
+int cmd_sandbox_exec(struct cli *c);
+int cmd_sandbox_shell(struct cli *c);
+
+/* commands_key.c */
+int cmd_key_create(struct cli *c);
+int cmd_key_list(struct cli *c);
+int cmd_key_revoke(struct cli *c);
+
+/* commands_template.c */
+int cmd_template_list(struct cli *c);
+int cmd_template_make_default(struct cli *c);
+
+/* commands_local.c: what needs no server */
+int cmd_serve(struct cli *c);
+int cmd_env(struct cli *c);
+int cmd_config(struct cli *c);
+int cmd_version(struct cli *c);
+
+/* doctor.c */
+int cmd_doctor(struct cli *c);
+
+#endif

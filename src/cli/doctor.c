@@ -1,0 +1,5 @@
+#include "cli/commands.h"
+int cmd_doctor(struct cli *c)
+{
+	return 0;
+}

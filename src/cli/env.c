@@ -1,0 +1,62 @@
+#include "cli/env.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+
+#include <errno.h>
+
+int shell_quote(struct buf *to, struct str s)
+{
+	buf_add_c(to, "'");
+	for (size_t i = 0; i < s.n; i++) {
+		if (s.p[i] == '\'')
+			buf_add_c(to, "'\\''");
+		else
+			buf_add(to, s.p + i, 1);
+	}
+	return buf_add_c(to, "'");
+}
+
+int env_exports(struct buf *to, struct str key, const char *url, const char *domain, bool json)
+{
+	/* "http://host:port" without the scheme, cut at its last colon. */
+	struct str host = str_from(str_of(url), strlen("http://")), port = STR("80");
+	for (size_t i = host.n; i-- > 0;)
+		if (host.p[i] == ':') {
+			port = str_from(host, i + 1);
+			host.n = i;
+			break;
+		}
+	struct {
+		const char *name;
+		struct str value;
+		bool wanted;
+	} lines[] = {
+		{"E2B_API_KEY", key, true},
+		{"E2B_API_URL", str_of(url), true},
+		{"E2B_SANDBOX_URL", str_of(url), true},
+		{"E2B_DOMAIN", str_of(domain), *domain},
+		{"CUBE_API_KEY", key, true},
+		{"CUBE_API_URL", str_of(url), true},
+		{"CUBE_TEMPLATE_ID", STR("base"), true},
+		{"CUBE_PROXY_NODE_IP", host, true},
+		{"CUBE_PROXY_PORT_HTTP", port, true},
+		{"CUBE_SANDBOX_DOMAIN", str_of(domain), *domain},
+	};
+	bool first = true;
+	for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
+		if (!lines[i].wanted)
+			continue;
+		if (json) {
+			buf_addf(to, "%s\"%s\":", first ? "{" : ",", lines[i].name);
+			json_quote(to, lines[i].value);
+		} else {
+			buf_addf(to, "export %s=", lines[i].name);
+			shell_quote(to, lines[i].value);
+			buf_add_c(to, "\n");
+		}
+		first = false;
+	}
+	if (json)
+		buf_add_c(to, "}\n");
+	return to->failed ? -ENOMEM : 0;
+}
