@@ -1,0 +1,36 @@
+/* What the table of routes points to. Each answers its request, now or later. */
+#ifndef CUBICLE_API_HANDLERS_H
+#define CUBICLE_API_HANDLERS_H
+
+struct api_request;
+
+void handle_health(struct api_request *r);
+/* A route of e2b.md or cube.md that this server does not serve yet: 404 for an unknown sandbox, else 501 naming the route. */
+void handle_later(struct api_request *r);
+
+/* lifecycle.c */
+void handle_create(struct api_request *r);
+void handle_create_v2(struct api_request *r);
+void handle_connect(struct api_request *r);
+void handle_resume(struct api_request *r);
+void handle_kill(struct api_request *r);
+void handle_timeout(struct api_request *r);
+void handle_refresh(struct api_request *r);
+
+/* list.c */
+void handle_get(struct api_request *r);
+void handle_list(struct api_request *r);
+void handle_list_v2(struct api_request *r);
+
+/* templates.c */
+void handle_templates(struct api_request *r);
+void handle_template(struct api_request *r);
+void handle_template_alias(struct api_request *r);
+void handle_reload_templates(struct api_request *r);
+
+/* admin.c */
+void handle_keys(struct api_request *r);
+void handle_key_create(struct api_request *r);
+void handle_key_revoke(struct api_request *r);
+
+#endif

@@ -1,0 +1,63 @@
+/* One request to the control plane, inside src/api: who asks, what for, and how it is answered. */
+#ifndef CUBICLE_API_REQUEST_H
+#define CUBICLE_API_REQUEST_H
+
+#include "api/api.h"
+#include "api/keys.h"
+#include "api/out.h"
+#include "api/routes.h"
+#include "io/json.h"
+
+#define API_CLIENT_ID "6532622b"   /* constant, but needed by the clients' schema (e2b.md A.4) */
+#define API_ENVD_VERSION "0.6.13"  /* what clients take features from (e2b.md 0.6) */
+#define API_DEFAULT_TEAM "default"
+
+enum { API_BODY_MAX = 1024 * 1024 };
+
+struct api {
+	struct api_config config;
+	struct keys *keys;
+	struct loop_timer *timer; /* writes down when keys were used */
+};
+
+struct api_request {
+	struct api *api;
+	struct http_req *http; /* NULL once the client is gone */
+	struct route_match match;
+	struct buf path;       /* what match.params point into */
+	struct str team;
+	struct buf body_bytes;
+	json_t *body;          /* routes with ROUTE_BODY: an object, or NULL when the body was empty */
+	struct buf headers;    /* more lines for the answer */
+	struct node_call *call; /* waits for the node */
+	bool working;          /* waits for the work queue: must not be freed */
+	bool started, answered;
+	int status;            /* answered with */
+	int64_t began;         /* CLOCK_MONOTONIC */
+	char id[65];           /* request id */
+	char sandbox[33];      /* for the log and for answers that come later; empty = none */
+};
+
+/* Each ends the request: nothing may touch it afterwards. */
+void api_answer(struct api_request *r, int status, const struct buf *json);
+void api_answer_empty(struct api_request *r);
+void api_fail(struct api_request *r, const struct error *err);
+void api_failf(struct api_request *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Gives a call to the node its request, or fails with *err when there is none. */
+void api_wait(struct api_request *r, struct node_call *call, const struct error *err);
+
+/* Runs work(r) on the work queue, then done(r) on the loop; while it runs the request stays, done() is not called when the client left. */
+void api_work(struct api_request *r, void (*work)(void *r), void (*done)(struct api_request *r), void (*gone)(struct api_request *r));
+
+/*
+ * The sandbox that the first parameter names, seen by the request's team. Its id goes to r->sandbox. NULL = answered: 400, 404, or 503 before the
+ * index knows anything. One that is being created or killed is not found unless `hidden`.
+ */
+const struct index_sandbox *api_sandbox(struct api_request *r, bool hidden);
+/* 404 in words that clients understand (e2b.md A.3), with lastTermination where that is known. */
+void api_sandbox_not_found(struct api_request *r);
+/* False = answered with 503: nothing is known of sandboxes and templates yet. */
+bool api_index_ready(struct api_request *r);
+
+#endif

@@ -1,0 +1,191 @@
+#include "api/routes.h"
+#include "api/handlers.h"
+#include "base/cleanup.h"
+#include "io/url.h"
+
+#include <errno.h>
+
+#define R(method, pattern, flags, handler, doc) {method, pattern, flags, handler, doc},
+#define LATER(method, pattern, doc) {method, pattern, ROUTE_LATER, handle_later, doc},
+
+/* Literal segments stand before parameters where both match. */
+const struct route api_routes[] = {
+	R("GET", "/health", ROUTE_PUBLIC, handle_health, "Whether the server answers, and how many sandboxes run.")
+	/* sandboxes */
+	R("POST", "/sandboxes", ROUTE_BODY, handle_create, "Creates a sandbox; an envd token only when `secure` asks for one.")
+	R("POST", "/v2/sandboxes", ROUTE_BODY, handle_create_v2, "Creates a secured sandbox.")
+	R("GET", "/sandboxes", 0, handle_list, "Lists the running sandboxes.")
+	R("GET", "/v2/sandboxes", 0, handle_list_v2, "Lists sandboxes: filters, order, pages.")
+	LATER("GET", "/sandboxes/metrics", "Newest metrics of several sandboxes.")
+	R("GET", "/sandboxes/{sandboxID}", 0, handle_get, "One sandbox; for 24 hours after its end the 404 says how it ended.")
+	R("DELETE", "/sandboxes/{sandboxID}", 0, handle_kill, "Kills a sandbox.")
+	R("POST", "/sandboxes/{sandboxID}/connect", ROUTE_BODY, handle_connect, "Gives access to a sandbox and extends its deadline.")
+	R("POST", "/v2/sandboxes/{sandboxID}/connect", ROUTE_BODY, handle_connect, "Gives access to a sandbox and extends its deadline.")
+	R("POST", "/sandboxes/{sandboxID}/timeout", ROUTE_BODY, handle_timeout, "Sets the deadline.")
+	R("POST", "/sandboxes/{sandboxID}/refreshes", ROUTE_BODY, handle_refresh, "Extends the deadline.")
+	R("POST", "/sandboxes/{sandboxID}/resume", ROUTE_BODY, handle_resume, "Resumes a paused sandbox.")
+	LATER("POST", "/sandboxes/{sandboxID}/pause", "Pauses a sandbox.")
+	LATER("POST", "/sandboxes/{sandboxID}/fork", "Forks a running sandbox.")
+	LATER("POST", "/sandboxes/{sandboxID}/snapshots", "Makes a snapshot of a sandbox.")
+	LATER("POST", "/sandboxes/{sandboxID}/rollback", "Takes a sandbox back to a snapshot.")
+	LATER("PUT", "/sandboxes/{sandboxID}/network", "Replaces the egress policy.")
+	LATER("GET", "/sandboxes/{sandboxID}/metrics", "Metrics of a sandbox.")
+	LATER("GET", "/sandboxes/{sandboxID}/logs", "Logs of a sandbox.")
+	LATER("GET", "/v2/sandboxes/{sandboxID}/logs", "Logs of a sandbox, by pages.")
+	LATER("GET", "/sandboxes/{sandboxID}/terminal", "A terminal over a WebSocket.")
+	LATER("GET", "/snapshots", "Lists snapshots.")
+	/* templates */
+	R("GET", "/templates", 0, handle_templates, "Lists the templates.")
+	R("GET", "/templates/aliases/{alias}", 0, handle_template_alias, "Which template an alias means.")
+	LATER("GET", "/templates/compat", "Whether templates fit the machines.")
+	LATER("POST", "/templates/compat/{templateID}/adopt-baseline", "Takes a template's components as the base line.")
+	LATER("POST", "/templates/tags", "Gives tags to a template.")
+	LATER("DELETE", "/templates/tags", "Takes tags away.")
+	R("GET", "/templates/{templateID}", 0, handle_template, "One template, by id or alias.")
+	LATER("POST", "/templates", "Makes a template from an image.")
+	LATER("POST", "/v2/templates", "Makes a template (old form).")
+	LATER("POST", "/v3/templates", "Makes a template.")
+	LATER("GET", "/v2/templates", "Lists templates, by pages.")
+	LATER("PATCH", "/v2/templates/{templateID}", "Changes a template.")
+	LATER("POST", "/templates/{templateID}", "Builds a template again.")
+	LATER("PATCH", "/templates/{templateID}", "Changes a template (old form).")
+	LATER("DELETE", "/templates/{templateID}", "Deletes a template or a snapshot.")
+	LATER("PUT", "/templates/{templateID}/alias", "Names a template.")
+	LATER("GET", "/templates/{templateID}/tags", "Lists the tags of a template.")
+	LATER("GET", "/templates/{templateID}/files/{hash}", "Where to upload the files of a build step.")
+	LATER("POST", "/templates/{templateID}/builds/{buildID}", "Starts a build (old form).")
+	LATER("POST", "/v2/templates/{templateID}/builds/{buildID}", "Starts a build.")
+	LATER("GET", "/templates/{templateID}/builds/{buildID}/status", "State of a build.")
+	LATER("GET", "/templates/{templateID}/builds/{buildID}/logs", "Logs of a build.")
+	/* teams, keys, secrets, volumes, machines */
+	LATER("GET", "/teams", "Lists the teams of the caller.")
+	LATER("GET", "/teams/{teamID}/metrics", "Metrics of a team.")
+	LATER("GET", "/teams/{teamID}/metrics/max", "Largest metric of a team.")
+	LATER("GET", "/api-keys", "Lists the keys of the team.")
+	LATER("POST", "/api-keys", "Makes a key.")
+	LATER("PATCH", "/api-keys/{keyID}", "Renames a key.")
+	LATER("DELETE", "/api-keys/{keyID}", "Revokes a key.")
+	LATER("POST", "/access-tokens", "Makes an access token.")
+	LATER("DELETE", "/access-tokens/{tokenID}", "Revokes an access token.")
+	LATER("GET", "/secrets", "Lists the secrets.")
+	LATER("POST", "/secrets", "Stores a secret.")
+	LATER("GET", "/secrets/{secretID}", "One secret, without its value.")
+	LATER("POST", "/secrets/{secretID}", "Gives a secret a new value.")
+	LATER("DELETE", "/secrets/{secretID}", "Deletes a secret.")
+	LATER("GET", "/volumes", "Lists the volumes.")
+	LATER("POST", "/volumes", "Makes a volume.")
+	LATER("GET", "/volumes/{volumeID}", "One volume.")
+	LATER("DELETE", "/volumes/{volumeID}", "Deletes a volume.")
+	LATER("GET", "/volumecontent/{volumeID}/dir", "Lists a directory of a volume.")
+	LATER("POST", "/volumecontent/{volumeID}/dir", "Makes a directory in a volume.")
+	LATER("GET", "/volumecontent/{volumeID}/path", "What stands at a path of a volume.")
+	LATER("PATCH", "/volumecontent/{volumeID}/path", "Changes owner and mode in a volume.")
+	LATER("DELETE", "/volumecontent/{volumeID}/path", "Deletes a path of a volume.")
+	LATER("GET", "/volumecontent/{volumeID}/file", "Reads a file of a volume.")
+	LATER("PUT", "/volumecontent/{volumeID}/file", "Writes a file of a volume.")
+	LATER("GET", "/nodes", "Lists the machines.")
+	LATER("GET", "/metrics", "Metrics of the server.")
+	/* the admin socket */
+	R("GET", "/admin/keys", ROUTE_ADMIN, handle_keys, "Lists the keys.")
+	R("POST", "/admin/keys", ROUTE_ADMIN | ROUTE_BODY, handle_key_create, "Makes a key; the answer shows it once.")
+	R("DELETE", "/admin/keys/{keyID}", ROUTE_ADMIN, handle_key_revoke, "Revokes a key.")
+	R("POST", "/admin/reload-templates", ROUTE_ADMIN, handle_reload_templates, "Reads the templates of this machine again.")
+};
+const size_t api_n_routes = ARRAY_SIZE(api_routes);
+
+enum { MAX_SEGMENTS = 8 };
+
+/* Takes the next segment off "/a/b": false at the end. */
+static bool next_segment(struct str *rest, struct str *ret)
+{
+	if (!rest->n || rest->p[0] != '/')
+		return false;
+	struct str tail = str_from(*rest, 1);
+	ptrdiff_t at = str_chr(tail, '/');
+	*ret = at < 0 ? tail : str_n(tail.p, (size_t)at);
+	*rest = str_from(tail, ret->n);
+	return true;
+}
+
+/* Decoded segments of a path into `to`, and their number: -ENOENT when there are too many or one is empty. */
+static int split(struct str path, struct buf *storage, struct str *to)
+{
+	size_t ends[MAX_SEGMENTS], n = 0;
+	struct str rest = path, segment;
+	while (next_segment(&rest, &segment)) {
+		if (n == MAX_SEGMENTS || !segment.n)
+			return -ENOENT;
+		int r = url_decode(storage, segment, false);
+		if (r < 0)
+			return r;
+		ends[n++] = buf_len(storage);
+	}
+	if (str_chr(buf_str(storage), 0) >= 0)
+		return -EINVAL;
+	/* Only now the storage has stopped moving. */
+	size_t start = 0;
+	for (size_t i = 0; i < n; i++) {
+		to[i] = str_n(buf_str(storage).p + start, ends[i] - start);
+		start = ends[i];
+	}
+	return (int)n;
+}
+
+static bool fits(const struct route *route, const struct str *segments, size_t n, struct route_match *m)
+{
+	struct str rest = str_of(route->pattern), part;
+	size_t i = 0, params = 0;
+	while (next_segment(&rest, &part)) {
+		if (i == n)
+			return false;
+		if (part.p[0] == '{')
+			m->params[params++] = segments[i];
+		else if (!str_eq(part, segments[i]))
+			return false;
+		i++;
+	}
+	m->n_params = params;
+	return i == n;
+}
+
+static void allow(struct route_match *m, const char *method)
+{
+	struct str all = str_of(m->allow);
+	if (all.n + 2 + strlen(method) < sizeof(m->allow) && !strstr(m->allow, method)) {
+		if (all.n)
+			strcat(m->allow, ", ");
+		strcat(m->allow, method);
+	}
+}
+
+int route_find(struct str method, struct str path, bool admin, struct buf *storage, struct route_match *ret)
+{
+	struct str segments[MAX_SEGMENTS];
+	int n = split(path, storage, segments);
+	if (n < 0)
+		return n;
+	struct str wanted = str_is(method, "HEAD") ? STR("GET") : method;
+	struct route_match m = {0}, found = {0};
+	for (size_t i = 0; i < api_n_routes; i++) {
+		const struct route *route = &api_routes[i];
+		if (((route->flags & ROUTE_ADMIN) && !admin) || !fits(route, segments, (size_t)n, &m))
+			continue;
+		allow(&m, route->method);
+		if (str_is(STR("GET"), route->method))
+			allow(&m, "HEAD");
+		if (!found.route && str_is(wanted, route->method)) {
+			found = m;
+			found.route = route;
+		}
+	}
+	if (!m.allow[0])
+		return -ENOENT;
+	allow(&m, "OPTIONS");
+	if (!found.route) {
+		memcpy(ret->allow, m.allow, sizeof(m.allow));
+		return -EPERM;
+	}
+	*ret = found;
+	memcpy(ret->allow, m.allow, sizeof(m.allow));
+	return 0;
+}
