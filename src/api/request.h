@@ -16,6 +16,7 @@ enum { API_BODY_MAX = 1024 * 1024 };
 
 struct api {
 	struct api_config config;
+	struct store *store; /* front.db */
 	struct keys *keys;
 	struct loop_timer *timer; /* writes down when keys were used */
 };
@@ -30,9 +31,9 @@ struct api_request {
 	json_t *body;          /* routes with ROUTE_BODY: an object, or NULL when the body was empty */
 	struct buf headers;    /* more lines for the answer */
 	struct node_call *call; /* waits for the node */
-	bool working;          /* waits for the work queue: must not be freed */
-	bool started, answered;
-	int status;            /* answered with */
+	void *work;            /* the handler's, freed with free() at the end */
+	bool working;          /* on the work queue: must not be freed */
+	bool dispatched, answered;
 	int64_t began;         /* CLOCK_MONOTONIC */
 	char id[65];           /* request id */
 	char sandbox[33];      /* for the log and for answers that come later; empty = none */
@@ -47,8 +48,8 @@ void api_failf(struct api_request *r, int status, const char *fmt, ...) __attrib
 /* Gives a call to the node its request, or fails with *err when there is none. */
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err);
 
-/* Runs work(r) on the work queue, then done(r) on the loop; while it runs the request stays, done() is not called when the client left. */
-void api_work(struct api_request *r, void (*work)(void *r), void (*done)(struct api_request *r), void (*gone)(struct api_request *r));
+/* Runs work(r) on the work queue, then done(r) on the loop, also when the client left meanwhile: done() answers as always. */
+void api_work(struct api_request *r, void (*work)(void *r), void (*done)(struct api_request *r));
 
 /*
  * The sandbox that the first parameter names, seen by the request's team. Its id goes to r->sandbox. NULL = answered: 400, 404, or 503 before the

@@ -1,0 +1,245 @@
+#include "api/create.h"
+#include "base/cleanup.h"
+
+#include <errno.h>
+
+void create_args_done(struct create_args *a)
+{
+	buf_done(&a->metadata);
+	buf_done(&a->envs);
+}
+
+static int not_served(struct error *err, const char *field)
+{
+	return error_set(err, -EOPNOTSUPP, 501, "%s is not implemented by this server", field);
+}
+
+/* The strings of an object, as a msg_map. */
+static int strings(const json_t *object, const char *field, struct buf *to, struct error *err)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+		if (!json_is_string(value))
+			return error_set(err, -EINVAL, 400, "%s.%.64s must be a string", field, key);
+		int r = msg_map_add(to, str_of(key), json_str(value));
+		if (r < 0)
+			return error_set(err, r, 400, "%s is too large", field);
+	}
+	return 0;
+}
+
+static int parse_metadata(const json_t *body, struct buf *to, struct error *err)
+{
+	json_t *metadata;
+	int r = field_object(body, "metadata", NULL, &metadata, err);
+	if (r <= 0)
+		return r;
+	/* Cube's clients ask for mounts of the host's directories here; an empty list asks for nothing (cube.md B.7). */
+	json_t *mounts = json_object_get(metadata, "host-mount");
+	if (mounts) {
+		cleanup_json json_t *list = json_is_string(mounts) ? json_parse(json_str(mounts), 65536, "metadata.host-mount", err) : NULL;
+		if (!json_is_array(list))
+			return error_set(err, -EINVAL, 400, "metadata.host-mount must be a JSON array, as a string");
+		if (json_array_size(list))
+			return not_served(err, "metadata.host-mount");
+		json_object_del(metadata, "host-mount");
+	}
+	return strings(metadata, "metadata", to, err);
+}
+
+static int parse_envs(const json_t *body, struct buf *to, struct error *err)
+{
+	json_t *envs, *value;
+	const char *name;
+	int r = field_object(body, "envVars", "envs", &envs, err);
+	if (r <= 0)
+		return r;
+	json_object_foreach(envs, name, value) {
+		if (!name[0] || strchr(name, '='))
+			return error_set(err, -EINVAL, 400, "envVars: a name must not be empty or hold '=': \"%.64s\"", name);
+		if (json_is_string(value) && str_chr(json_str(value), 0) >= 0)
+			return error_set(err, -EINVAL, 400, "envVars.%.64s holds a NUL", name);
+	}
+	return strings(envs, "envVars", to, err);
+}
+
+/* autoResume is a flag, {"enabled": flag} or, from old servers' clients, {"policy": "any" | "off"}. */
+static int parse_auto_resume(const json_t *body, bool *ret, struct error *err)
+{
+	json_t *j;
+	int r = field_any(body, "autoResume", "auto_resume", &j, err);
+	if (r <= 0 || !json_is_object(j))
+		return r <= 0 ? r : field_bool(body, "autoResume", "auto_resume", ret, err);
+	struct str policy;
+	r = field_bool(j, "enabled", NULL, ret, err);
+	if (r != 0)
+		return r < 0 ? error_wrap(err, r, "autoResume") : r;
+	r = field_str(j, "policy", NULL, &policy, err);
+	if (r <= 0)
+		return r < 0 ? error_wrap(err, r, "autoResume") : r;
+	if (!str_is(policy, "any") && !str_is(policy, "off"))
+		return error_set(err, -EINVAL, 400, "autoResume.policy must be \"any\" or \"off\"");
+	*ret = str_is(policy, "any");
+	return 1;
+}
+
+/* Cube's nested form wins over the flat one. */
+static int parse_nested_lifecycle(const json_t *body, bool *pause, bool *resume, struct error *err)
+{
+	json_t *nested;
+	struct str on_timeout;
+	int r = field_object(body, "lifecycle", NULL, &nested, err);
+	if (r <= 0)
+		return r;
+	*pause = *resume = false;
+	r = field_str(nested, "onTimeout", "on_timeout", &on_timeout, err);
+	if (r > 0) {
+		if (!str_is(on_timeout, "kill") && !str_is(on_timeout, "pause"))
+			return error_set(err, -EINVAL, 400, "lifecycle.onTimeout must be \"kill\" or \"pause\"");
+		*pause = str_is(on_timeout, "pause");
+	}
+	if (r >= 0)
+		r = parse_auto_resume(nested, resume, err);
+	return r < 0 ? error_wrap(err, r, "lifecycle") : 0;
+}
+
+static int check_lifecycle(const json_t *body, struct error *err)
+{
+	bool pause = false, resume = false, memory = true;
+	int r = field_bool(body, "autoPause", "auto_pause", &pause, err);
+	if (r >= 0)
+		r = parse_auto_resume(body, &resume, err);
+	if (r >= 0)
+		r = parse_nested_lifecycle(body, &pause, &resume, err);
+	if (r >= 0)
+		r = field_bool(body, "autoPauseMemory", "auto_pause_memory", &memory, err);
+	if (r < 0)
+		return r;
+	if (!memory && (!pause || resume))
+		return error_set(err, -EINVAL, 400, "autoPauseMemory: false needs autoPause and excludes autoResume");
+	if (pause)
+		return not_served(err, "autoPause");
+	return resume ? not_served(err, "autoResume") : 0;
+}
+
+static int check_strings_empty(const json_t *network, const char *name, const char *alias, struct error *err)
+{
+	json_t *list;
+	char field[64];
+	int r = field_array(network, name, alias, &list, err);
+	if (r <= 0)
+		return r < 0 ? error_wrap(err, r, "network") : 0;
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (!json_is_string(json_array_get(list, i)))
+			return error_set(err, -EINVAL, 400, "network.%s[%zu] must be a string", name, i);
+	snprintf(field, sizeof(field), "network.%s", name);
+	return json_array_size(list) ? not_served(err, field) : 0;
+}
+
+static int parse_network(const json_t *body, struct create_args *a, struct error *err)
+{
+	static const char *const objects[] = {"egressProxy", "maskRequestHost"};
+	json_t *network, *j;
+	int r = field_object(body, "network", NULL, &network, err);
+	if (r <= 0)
+		return r;
+	r = field_bool(network, "allowPublicTraffic", "allow_public_traffic", &a->public_traffic, err);
+	if (r < 0)
+		return error_wrap(err, r, "network");
+	r = check_strings_empty(network, "allowOut", "allow_out", err);
+	if (r == 0)
+		r = check_strings_empty(network, "denyOut", "deny_out", err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < ARRAY_SIZE(objects); i++)
+		if (field_any(network, objects[i], NULL, &j, err) > 0)
+			return error_set(err, -EOPNOTSUPP, 501, "network.%s is not implemented by this server", objects[i]);
+	/* E2B's rules are an object by domain, Cube's an array. */
+	if (field_any(network, "rules", NULL, &j, err) > 0) {
+		if (!json_is_object(j) && !json_is_array(j))
+			return error_set(err, -EINVAL, 400, "network.rules must be an object or an array");
+		if (json_object_size(j) + json_array_size(j))
+			return not_served(err, "network.rules");
+	}
+	r = field_array(network, "httpsPorts", NULL, &j, err);
+	if (r < 0)
+		return error_wrap(err, r, "network");
+	return r > 0 && json_array_size(j) ? not_served(err, "network.httpsPorts") : 0;
+}
+
+static int check_tokens(const json_t *body, struct error *err)
+{
+	json_t *iam, *tokens;
+	int r = field_object(body, "iam", NULL, &iam, err);
+	if (r <= 0)
+		return r;
+	r = field_object(iam, "tokens", NULL, &tokens, err);
+	if (r < 0)
+		return error_wrap(err, r, "iam");
+	if (r > 0 && json_object_size(tokens))
+		return error_set(err, -EOPNOTSUPP, 400, "iam: Sandbox IAM workload tokens are not available for your team.");
+	return 0;
+}
+
+static int check_lists(const json_t *body, struct error *err)
+{
+	json_t *list, *mcp;
+	int r = field_array(body, "volumeMounts", "volume_mounts", &list, err);
+	if (r < 0)
+		return r;
+	if (r > 0 && json_array_size(list))
+		return error_set(err, -EOPNOTSUPP, 400, "volumeMounts: Volume mounts are not enabled.");
+	r = field_array(body, "distributionScope", NULL, &list, err);
+	if (r < 0)
+		return r;
+	if (r > 0 && json_array_size(list))
+		return not_served(err, "distributionScope");
+	return field_object(body, "mcp", NULL, &mcp, err);
+}
+
+static int parse_security(const json_t *body, bool v2, struct create_args *a, struct error *err)
+{
+	int given = field_bool(body, "secure", NULL, &a->secure, err);
+	if (given < 0)
+		return given;
+	if (v2 && given && !a->secure)
+		return error_set(err, -EINVAL, 400, "secure: sandboxes made by /v2/sandboxes are always secured");
+	if (given && !a->secure && !a->public_traffic)
+		return error_set(err, -EINVAL, 400, "network.allowPublicTraffic: false needs a secured sandbox (secure: true)");
+	a->secure |= v2;
+	return 0;
+}
+
+int create_parse(const json_t *body, bool v2, const struct options *o, struct create_args *a, struct error *err)
+{
+	struct str reference;
+	*a = (struct create_args){.public_traffic = true};
+	int r = field_str(body, "templateID", NULL, &reference, err);
+	if (r < 0)
+		return r;
+	if (r == 0)
+		return error_set(err, -EINVAL, 400, "templateID is missing");
+	r = decode_template_reference(reference, &a->template, err);
+	if (r == 0)
+		r = decode_timeout(body, TIMEOUT_OF_CREATE, o, &a->timeout, err);
+	if (r == 0)
+		r = check_lifecycle(body, err);
+	if (r == 0)
+		r = check_tokens(body, err);
+	if (r == 0)
+		r = check_lists(body, err);
+	if (r >= 0)
+		r = parse_network(body, a, err);
+	if (r >= 0)
+		r = parse_security(body, v2, a, err);
+	if (r >= 0)
+		r = parse_metadata(body, &a->metadata, err);
+	if (r >= 0)
+		r = parse_envs(body, &a->envs, err);
+	if (r < 0)
+		return r;
+	r = field_bool(body, "allow_internet_access", "allowInternetAccess", &a->internet, err);
+	a->has_internet = r > 0;
+	return r < 0 ? r : 0;
+}

@@ -1,0 +1,78 @@
+#include "api/sandbox_json.h"
+#include "api/request.h"
+
+static void add_identity(struct out *o, const struct index_sandbox *s)
+{
+	out_str(o, "sandboxID", s->id);
+	out_str(o, "templateID", s->template_id);
+	if (s->alias.n)
+		out_str(o, "alias", s->alias);
+	out_str(o, "clientID", STR(API_CLIENT_ID));
+	out_str(o, "envdVersion", STR(API_ENVD_VERSION));
+	out_str(o, "isolation", s->isolation);
+}
+
+static void add_tokens(struct out *o, const struct index_sandbox *s, const struct options *options)
+{
+	if (s->envd_token.n)
+		out_str(o, "envdAccessToken", s->envd_token);
+	if (s->traffic_token.n)
+		out_str(o, "trafficAccessToken", s->traffic_token);
+	if (options->domain[0])
+		out_str(o, "domain", str_of(options->domain));
+	if (s->launch.n)
+		out_str(o, "launch", s->launch);
+}
+
+static void add_state(struct out *o, const struct index_sandbox *s)
+{
+	out_str(o, "state", index_is_running(s) ? STR("running") : STR("paused"));
+	out_time(o, "startedAt", s->started_at);
+	out_time(o, "endAt", s->end_at);
+	out_int(o, "cpuCount", (int64_t)s->cpu_count);
+	out_int(o, "memoryMB", (int64_t)s->memory_mb);
+	out_int(o, "diskSizeMB", (int64_t)s->disk_mb);
+	struct str rest = s->metadata.raw, key, value;
+	if (!rest.n)
+		return;
+	out_open(o, "metadata", '{');
+	while (msg_map_next(&rest, &key, &value))
+		out_pair(o, key, value);
+	out_close(o, '}');
+}
+
+void sandbox_access(struct out *o, const struct index_sandbox *s, const struct options *options)
+{
+	out_open(o, NULL, '{');
+	add_identity(o, s);
+	add_tokens(o, s, options);
+	out_close(o, '}');
+}
+
+void sandbox_listed(struct out *o, const struct index_sandbox *s)
+{
+	out_open(o, NULL, '{');
+	add_identity(o, s);
+	add_state(o, s);
+	out_close(o, '}');
+}
+
+void sandbox_detail(struct out *o, const struct index_sandbox *s, const struct options *options)
+{
+	out_open(o, NULL, '{');
+	add_identity(o, s);
+	add_tokens(o, s, options);
+	add_state(o, s);
+	if (s->has_internet)
+		out_bool(o, "allowInternetAccess", s->internet);
+	else
+		out_null(o, "allowInternetAccess");
+	out_open(o, "network", '{');
+	out_bool(o, "allowPublicTraffic", s->traffic_token.n == 0);
+	out_close(o, '}');
+	out_open(o, "lifecycle", '{');
+	out_bool(o, "autoResume", s->auto_resume);
+	out_str(o, "onTimeout", s->auto_pause ? STR("pause") : STR("kill"));
+	out_close(o, '}');
+	out_close(o, '}');
+}

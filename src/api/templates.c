@@ -1,0 +1,154 @@
+#include "api/decode.h"
+#include "api/handlers.h"
+#include "api/request.h"
+#include "base/cleanup.h"
+
+#include <stdlib.h>
+
+/* The union of E2B's Template and Cube's TemplateSummary. Templates of this machine serve every team. `spawnCount` counts the sandboxes that are alive. */
+static void add_template(struct out *o, const struct sandbox_index *ix, const struct index_template *t)
+{
+	size_t alive = 0;
+	int64_t last = 0;
+	for (size_t i = 0; i < index_count(ix); i++)
+		if (str_eq(index_at(ix, i)->template_id, t->id)) {
+			alive++;
+			last = index_at(ix, i)->started_at; /* ascending */
+		}
+	out_str(o, "templateID", t->id);
+	out_str(o, "buildID", t->build_id);
+	out_bool(o, "public", true);
+	static const char *const lists[] = {"aliases", "names"};
+	for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+		out_open(o, lists[i], '[');
+		if (t->alias.n)
+			out_str(o, NULL, t->alias);
+		out_close(o, ']');
+	}
+	out_int(o, "cpuCount", (int64_t)t->cpu_count);
+	out_int(o, "memoryMB", (int64_t)t->memory_mb);
+	out_int(o, "diskSizeMB", (int64_t)t->disk_mb);
+	out_int(o, "size", (int64_t)t->size);
+	out_time(o, "createdAt", t->created_at);
+	out_time(o, "updatedAt", t->created_at);
+	out_null(o, "createdBy");
+	if (alive)
+		out_time(o, "lastSpawnedAt", last);
+	else
+		out_null(o, "lastSpawnedAt");
+	out_int(o, "spawnCount", (int64_t)alive);
+	out_int(o, "buildCount", 1);
+	out_str(o, "envdVersion", STR(API_ENVD_VERSION));
+	out_str(o, "buildStatus", STR("ready"));
+	out_str(o, "status", STR("READY"));
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct index_template *x = *(const struct index_template *const *)a, *y = *(const struct index_template *const *)b;
+	if (x->created_at != y->created_at)
+		return x->created_at < y->created_at ? 1 : -1;
+	return memcmp(x->id.p, y->id.p, MIN(x->id.n, y->id.n));
+}
+
+void handle_templates(struct api_request *r)
+{
+	const struct sandbox_index *ix = r->api->config.index;
+	if (!api_index_ready(r))
+		return;
+	size_t n = index_template_count(ix);
+	cleanup_free const struct index_template **sorted = malloc((n + 1) * sizeof(*sorted));
+	if (!sorted) {
+		api_failf(r, 503, "the server is out of memory");
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		sorted[i] = index_template_at(ix, i);
+	qsort(sorted, n, sizeof(sorted[0]), newest_first);
+	cleanup_buf struct buf body = BUF_INIT;
+	struct out o = {.to = &body};
+	out_open(&o, NULL, '[');
+	for (size_t i = 0; i < n; i++) {
+		out_open(&o, NULL, '{');
+		add_template(&o, ix, sorted[i]);
+		out_close(&o, '}');
+	}
+	out_close(&o, ']');
+	api_answer(r, 200, &body);
+}
+
+/* The template that the first parameter refers to; NULL = answered. */
+static const struct index_template *find(struct api_request *r)
+{
+	struct template_reference reference;
+	struct error err = {0};
+	if (decode_template_reference(r->match.params[0], &reference, &err) < 0) {
+		api_fail(r, &err);
+		return NULL;
+	}
+	if (!api_index_ready(r))
+		return NULL;
+	const struct index_template *t =
+		reference.tag[0] ? NULL : index_template_find(r->api->config.index, str_of(reference.name));
+	if (!t && reference.tag[0])
+		api_failf(r, 404, "template '%s' with tag '%s' not found", reference.name, reference.tag);
+	else if (!t)
+		api_failf(r, 404, "template '%s' not found", reference.name);
+	return t;
+}
+
+void handle_template(struct api_request *r)
+{
+	const struct index_template *t = find(r);
+	if (!t)
+		return;
+	cleanup_buf struct buf body = BUF_INIT;
+	struct out o = {.to = &body};
+	out_open(&o, NULL, '{');
+	add_template(&o, r->api->config.index, t);
+	out_open(&o, "builds", '[');
+	out_open(&o, NULL, '{');
+	out_str(&o, "buildID", t->build_id);
+	out_str(&o, "status", STR("ready"));
+	out_time(&o, "createdAt", t->created_at);
+	out_time(&o, "updatedAt", t->created_at);
+	out_time(&o, "finishedAt", t->created_at);
+	out_int(&o, "cpuCount", (int64_t)t->cpu_count);
+	out_int(&o, "memoryMB", (int64_t)t->memory_mb);
+	out_int(&o, "diskSizeMB", (int64_t)t->disk_mb);
+	out_str(&o, "envdVersion", STR(API_ENVD_VERSION));
+	out_close(&o, '}');
+	out_close(&o, ']');
+	out_close(&o, '}');
+	api_answer(r, 200, &body);
+}
+
+void handle_template_alias(struct api_request *r)
+{
+	const struct index_template *t = find(r);
+	if (!t)
+		return;
+	cleanup_buf struct buf body = BUF_INIT;
+	struct out o = {.to = &body};
+	out_open(&o, NULL, '{');
+	out_str(&o, "templateID", t->id);
+	out_bool(&o, "public", true);
+	out_close(&o, '}');
+	api_answer(r, 200, &body);
+}
+
+static void reloaded(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	r->call = NULL;
+	if (a->err)
+		api_fail(r, a->err);
+	else
+		api_answer_empty(r);
+}
+
+void handle_reload_templates(struct api_request *r)
+{
+	struct error err = {0};
+	api_wait(r, node_reload_templates(r->api->config.node, reloaded, r, &err), &err);
+}
