@@ -1,0 +1,51 @@
+# A thin front to meson and scripts/. `make run` and `make test` are all that a fresh Debian 12 machine needs.
+#
+# Variables: STATE_DIR and LISTEN run a second server beside the first one; SUITES picks suites of `make test` (default: all).
+
+STATE_DIR ?= /var/lib/cubicle
+LISTEN ?= 127.0.0.1:3000
+DESTDIR ?=
+SUITES ?=
+MESON ?= meson
+
+.PHONY: run build test bench asan coverage fuzz test-distro clean install
+
+run: build
+	@scripts/run '$(STATE_DIR)' '$(LISTEN)'
+
+build:
+	@scripts/deps run
+	@scripts/build build -Dtests=false -Dbuildtype=release
+	@ln -sfn build/src/cli/cubicle cubicle
+
+test:
+	@scripts/deps test
+	@scripts/build build-test -Dflavour=test
+	@scripts/test build-test $(SUITES)
+
+# The unit and protocol suites under the address and undefined-behaviour sanitizers.
+asan:
+	@scripts/deps test
+	@scripts/build build-asan -Dflavour=test -Db_sanitize=address,undefined -Db_lundef=false
+	@scripts/test build-asan unit protocol
+
+coverage:
+	@scripts/deps test
+	@scripts/build build-cov -Dflavour=test -Db_coverage=true
+	@scripts/test build-cov unit protocol
+	@ninja -C build-cov coverage-text && tail -n 3 build-cov/meson-logs/coverage.txt
+
+# The fuzz targets, with libFuzzer; run one as: build-fuzz/tests/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
+fuzz:
+	@scripts/deps test
+	@CC=clang scripts/build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
+
+bench: build
+	@scripts/build build-bench -Dtests=false -Dbuildtype=release
+	@build/venv/bin/python bench/run.py
+
+clean:
+	rm -rf build build-test build-asan build-cov build-fuzz build-bench cubicle
+
+install: build
+	DESTDIR='$(DESTDIR)' $(MESON) install -C build --no-rebuild
