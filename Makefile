@@ -41,11 +41,16 @@ fuzz:
 	@CC=clang scripts/build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
 
 bench: build
-	@scripts/build build-bench -Dtests=false -Dbuildtype=release
-	@build/venv/bin/python bench/run.py
+	@scripts/deps test
+	@build/venv/bin/python bench/run build
+
+# Debian 12's stock kernel under emulation: cgroup v2 with a power cut, then cgroup v1.
+test-distro: build
+	@scripts/deps test
+	@tests/distro/run build
 
 clean:
-	rm -rf build build-test build-asan build-cov build-fuzz build-bench cubicle
+	rm -rf build build-test build-asan build-cov build-fuzz cubicle
 
 install: build
 	DESTDIR='$(DESTDIR)' $(MESON) install -C build --no-rebuild

@@ -40,6 +40,30 @@ char *client_listen_url(const char *listen)
 	return asprintf(&url, "http://%.*s:%s", STR_FMT(host), listen + colon) < 0 ? NULL : url;
 }
 
+static int make_handle(struct client *cl, struct error *err)
+{
+	curl_global_init(CURL_GLOBAL_DEFAULT);
+	cl->easy = curl_easy_init();
+	if (cl->url && cl->sandbox_url && cl->easy)
+		return 0;
+	client_close(cl);
+	return error_errno(err, -ENOMEM, "client");
+}
+
+int client_open_admin(struct client *cl, const struct cli *c, struct error *err)
+{
+	*cl = (struct client){0};
+	if (asprintf(&cl->socket, "%s/admin.sock", c->options.state_dir) < 0)
+		return error_errno(err, -ENOMEM, "client");
+	if (geteuid() != 0) {
+		client_close(cl);
+		return error_set(err, -EACCES, 403, "%s needs root on the server's machine", c->command->name);
+	}
+	cl->url = str_dup(STR("http://localhost"));
+	cl->sandbox_url = str_dup(STR("http://localhost"));
+	return make_handle(cl, err);
+}
+
 int client_open(struct client *cl, const struct cli *c, struct error *err)
 {
 	*cl = (struct client){0};
@@ -59,13 +83,7 @@ int client_open(struct client *cl, const struct cli *c, struct error *err)
 	cl->url = url ? without_slash(url) : client_listen_url(c->options.listen);
 	cl->sandbox_url = sandbox_url ? without_slash(sandbox_url) : cl->url ? str_dup(str_of(cl->url)) : NULL;
 	cl->key = key && !cl->socket ? str_dup(str_of(key)) : NULL;
-	curl_global_init(CURL_GLOBAL_DEFAULT);
-	cl->easy = curl_easy_init();
-	if (!cl->url || !cl->sandbox_url || !cl->easy) {
-		client_close(cl);
-		return error_errno(err, -ENOMEM, "client");
-	}
-	return 0;
+	return make_handle(cl, err);
 }
 
 void client_close(struct client *cl)
@@ -116,10 +134,15 @@ static int server_error(const struct client *cl, long status, struct str body, s
 	struct error ignored;
 	cleanup_json json_t *j = json_parse(body, MAX_ANSWER, "answer", &ignored);
 	struct str message = json_str(json_object_get(j, "message"));
+	json_t *end = json_object_get(j, "lastTermination");
+	struct str reason = json_str(json_object_get(end, "reason")), at = json_str(json_object_get(end, "at")), detail = json_str(json_object_get(end, "detail"));
 	int code = status == 404 ? -ENOENT : status == 401 || status == 403 ? -EACCES : status == 409 ? -EBUSY : -EREMOTEIO;
 	if (status == 401)
 		return error_set(err, code, 401, "%s: %.*s (set CUBICLE_API_KEY; root on the server's machine sees the first key by `cubicle env`)", cl->url,
 			STR_FMT(message));
+	if (reason.n)
+		return error_set(err, code, (int)status, "%.*s: it ended at %.*s: %.*s%s%.*s", STR_FMT(message), STR_FMT(at), STR_FMT(reason), detail.n ? ", " : "",
+			STR_FMT(detail));
 	if (message.n)
 		return error_set(err, code, (int)status, "%.*s", STR_FMT(message));
 	return error_set(err, code, (int)status, "%s answered with status %ld", cl->socket ? cl->socket : cl->url, status);

@@ -27,6 +27,8 @@ struct target {
 
 /* Settles where to. No connection is made yet. 0 or -errno with *err. */
 int client_open(struct client *cl, const struct cli *c, struct error *err);
+/* The admin socket, whatever the environment says. -EACCES or -ECONNREFUSED with *err. */
+int client_open_admin(struct client *cl, const struct cli *c, struct error *err);
 void client_close(struct client *cl);
 #define cleanup_client __attribute__((__cleanup__(client_close)))
 

@@ -76,7 +76,7 @@ const struct command commands[] = {
 	{"template make-default", "", "Make the template `base` from Debian packages.",
 		"Needs root, a package mirror and about 1.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
 		make_default_flags, 0, 0, REST_NONE, 0, cmd_template_make_default},
-	{"key create", "[NAME]", "Make an API key and print it.", NULL, NULL, 0, 1, REST_NONE, 0, cmd_key_create},
+	{"key create", "[NAME]", "Make an API key and print it.", "Needs root on the server's machine, as all key commands do.", NULL, 0, 1, REST_NONE, 0, cmd_key_create},
 	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
 	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},
 	{"env", "", "Print variables for E2B and Cube clients.", "Use it as: eval \"$(cubicle env)\"", NULL, 0, 0, REST_NONE, 0, cmd_env},

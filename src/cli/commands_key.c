@@ -18,7 +18,7 @@ int cmd_key_create(struct cli *c)
 		error_set(&err, -EINVAL, 400, "the key's name is no UTF-8");
 		return cli_fail(c, &err);
 	}
-	if (client_open(&cl, c, &err) < 0 || client_call(&cl, "POST", "/api-keys", body, &made, NULL, &err) < 0)
+	if (client_open_admin(&cl, c, &err) < 0 || client_call(&cl, "POST", "/admin/keys", body, &made, NULL, &err) < 0)
 		return cli_fail(c, &err);
 	if (c->json)
 		print_json(made);
@@ -29,22 +29,13 @@ int cmd_key_create(struct cli *c)
 	return EXIT_OK;
 }
 
-/* What a list shows of a key: e2b_1a2b...9f. */
-static void add_mask(struct table *t, const json_t *key)
-{
-	json_t *mask = json_object_get(key, "mask");
-	struct str prefix = json_str(json_object_get(mask, "prefix")), head = json_str(json_object_get(mask, "maskedValuePrefix")),
-		   tail = json_str(json_object_get(mask, "maskedValueSuffix"));
-	table_addf(t, "%.*s%.*s...%.*s", STR_FMT(prefix), STR_FMT(head), STR_FMT(tail));
-}
-
 int cmd_key_list(struct cli *c)
 {
 	static const char *const titles[] = {"ID", "NAME", "KEY", "CREATED", "LAST USED", NULL};
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
 	cleanup_json json_t *all = NULL;
-	if (client_open(&cl, c, &err) < 0 || client_list(&cl, "/api-keys", &all, &err) < 0)
+	if (client_open_admin(&cl, c, &err) < 0 || client_list(&cl, "/admin/keys", &all, &err) < 0)
 		return cli_fail(c, &err);
 	if (c->json) {
 		print_json(all);
@@ -55,10 +46,11 @@ int cmd_key_list(struct cli *c)
 	size_t i;
 	json_t *key;
 	json_array_foreach(all, i, key) {
-		struct str used = json_str(json_object_get(key, "lastUsed"));
+		struct str used = json_str(json_object_get(key, "lastUsedAt"));
+		struct str hint = json_str(json_object_get(key, "hint"));
 		table_add(&t, json_str(json_object_get(key, "id")));
 		table_add(&t, json_str(json_object_get(key, "name")));
-		add_mask(&t, key);
+		table_addf(&t, "%.*s...", STR_FMT(hint));
 		table_add(&t, json_str(json_object_get(key, "createdAt")));
 		table_add(&t, used.n ? used : STR("-"));
 	}
@@ -70,7 +62,7 @@ int cmd_key_list(struct cli *c)
 static int find_key(struct client *cl, const char *given, json_t **ret_id, struct error *err)
 {
 	cleanup_json json_t *all = NULL, *found = NULL;
-	int r = client_list(cl, "/api-keys", &all, err);
+	int r = client_list(cl, "/admin/keys", &all, err);
 	if (r < 0)
 		return r;
 	size_t i;
@@ -99,9 +91,9 @@ int cmd_key_revoke(struct cli *c)
 		error_set(&err, -EINVAL, 400, "key revoke: the id is empty");
 		return cli_fail(c, &err);
 	}
-	if (client_open(&cl, c, &err) < 0 || find_key(&cl, c->words[0], &id, &err) < 0)
+	if (client_open_admin(&cl, c, &err) < 0 || find_key(&cl, c->words[0], &id, &err) < 0)
 		return cli_fail(c, &err);
-	buf_add_c(&path, "/api-keys/");
+	buf_add_c(&path, "/admin/keys/");
 	url_encode(&path, json_str(id));
 	if (client_call(&cl, "DELETE", buf_cstr(&path), NULL, NULL, NULL, &err) < 0)
 		return cli_fail(c, &err);
