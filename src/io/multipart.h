@@ -10,7 +10,7 @@ struct multipart;
 
 struct multipart_part {
 	struct str name;     /* form-data name */
-	struct str filename; /* decoded: only %22 %0D %0A, \\ and %00-%1F are undone */
+	struct str filename; /* decoded: only %22, %00 to %1F, \\ and \" are undone */
 	bool has_filename;
 };
 
