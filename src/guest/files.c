@@ -166,10 +166,11 @@ int files_worker(const struct files_request *q, struct buf *ret_rest, bool *ret_
 	if (r < 0 && c->answered && c->cut == 0 && c->status == 0)
 		c->cut = r;
 	buf_done(&c->message);
-	if (c->cut == 0)
+	r = c->cut;
+	if (r == 0)
 		files_drain(c);
 	*ret_keep_alive = c->keep_alive && c->cut == 0 && c->body.done;
 	if (*ret_keep_alive && buf_add_str(ret_rest, c->in) < 0)
 		*ret_keep_alive = false;
-	return c->cut;
+	return r;
 }

@@ -210,14 +210,21 @@ int files_body_read(struct files_call *c, size_t max, struct buf *to)
 	}
 }
 
-/* Takes what has arrived of a body that nobody wants, without waiting. */
+/* Takes what has arrived of a body that nobody wants, without waiting: a short one mostly is there, and the connection can be kept. */
 static void skip_received(struct files_call *c)
 {
 	struct str run;
-	while (!c->body.done && c->in.n) {
+	for (size_t taken = 0; !c->body.done && c->cut == 0 && taken < FILES_BUFFER;) {
+		if (c->in.n == 0) {
+			ssize_t r = recv(c->request->conn, c->buffer, FILES_BUFFER, MSG_DONTWAIT);
+			if (r <= 0)
+				return;
+			c->in = str_n(c->buffer, (size_t)r);
+		}
 		size_t before = c->in.n;
 		if (http_body_next(&c->body, &c->in, &run) < 0 || c->in.n == before)
 			return;
+		taken += before - c->in.n;
 	}
 }
 
@@ -318,7 +325,7 @@ int files_respond_failure(struct files_call *c)
 	}
 	if (body.failed || c->message.failed)
 		return c->cut = -ENOMEM;
-	bool files = str_starts(c->head.path, STR("/files"));
+	bool files = str_is(c->head.path, "/files");
 	const char *allow = c->status != 405 ? NULL : files ? "Allow: GET, HEAD, POST\r\n" : "Allow: POST\r\n";
 	return files_respond(c, c->status, type, allow, buf_str(&body));
 }

@@ -123,8 +123,10 @@ int guest_user_find(struct str name, struct guest_user *ret)
 {
 	cleanup_buf struct buf text = BUF_INIT;
 	int r = read_database("/etc/passwd", &text);
-	if (r < 0 && r != -ENOENT && r != -ENOTDIR)
+	if (r == -ENOMEM)
 		return r;
+	if (r < 0)
+		buf_clear(&text);
 	unsigned wanted = 0;
 	bool by_id = name.n && parse_id(name, &wanted) == 0;
 	struct guest_user found, u;
@@ -141,13 +143,13 @@ int guest_user_find(struct str name, struct guest_user *ret)
 				break;
 		}
 	}
-	/* Images without a passwd file (distroless, scratch) still have root. */
+	/* Images without a passwd file (distroless, scratch) still have root, and whoever spoils the file has too: to repair it. */
 	if (!have && (str_is(name, "root") || str_is(name, "0"))) {
 		found = (struct guest_user){.name = "root", .home = "/root", .shell = "/bin/sh"};
 		have = true;
 	}
 	if (!have)
-		return -ENOENT;
+		return r < 0 && r != -ENOTDIR ? r : -ENOENT;
 	fill_groups(&found);
 	*ret = found;
 	return 0;

@@ -1,0 +1,343 @@
+#include "files_harness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void bytes_come_as_they_are(void **state)
+{
+	char all[512];
+	for (size_t i = 0; i < sizeof(all); i++)
+		all[i] = (char)i;
+	disk_write("/work/binary", str_n(all, sizeof(all)));
+	struct reply *r = get("/work/binary");
+	assert_status(r, 200);
+	assert_body(r, str_n(all, sizeof(all)));
+	assert_str(header(r, "Content-Type"), "application/octet-stream");
+	assert_str(header(r, "Content-Length"), "512");
+	assert_str(header(r, "Vary"), "Accept-Encoding");
+	assert_int_equal(header(r, "Content-Encoding").n, 0);
+	assert_true(r->keep_alive);
+}
+
+static void an_empty_file_has_length_0(void **state)
+{
+	disk_write("/work/empty", STR(""));
+	struct reply *r = get("/work/empty");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Length"), "0");
+	assert_body(r, STR(""));
+}
+
+static void large_files_are_sent_whole_around_the_buffer_size(void **state)
+{
+	const size_t sizes[] = {256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 5 * 1024 * 1024};
+	char *bytes = malloc(5 * 1024 * 1024);
+	for (size_t i = 0; i < 5 * 1024 * 1024; i++)
+		bytes[i] = (char)(i * 7 + i / 251);
+	for (size_t i = 0; i < 4; i++) {
+		disk_write("/work/large", str_n(bytes, sizes[i]));
+		struct reply *r = get("/work/large");
+		assert_status(r, 200);
+		assert_body(r, str_n(bytes, sizes[i]));
+		assert_true(r->keep_alive);
+	}
+	free(bytes);
+}
+
+static void head_has_the_headers_and_no_body(void **state)
+{
+	disk_write("/work/a.json", STR("{}"));
+	struct reply *r = ask("HEAD /files?path=/work/a.json HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Length"), "2");
+	assert_str(header(r, "Content-Type"), "application/json");
+	assert_body(r, STR(""));
+	assert_true(memcmp(r->wire.data + r->wire.end - 4, "\r\n\r\n", 4) == 0);
+	disk_write("/work/sparse", STR(""));
+	assert_int_equal(truncate("/work/sparse", 1 << 20), 0);
+	r = ask("HEAD /files?path=/work/sparse HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Length"), "1048576");
+	assert_true(memcmp(r->wire.data + r->wire.end - 4, "\r\n\r\n", 4) == 0);
+	assert_true(r->keep_alive);
+}
+
+/* e2b.md F.63 */
+static void files_made_by_the_kernel_are_read_to_their_end(void **state)
+{
+	struct reply *r = get("/proc/version");
+	assert_status(r, 200);
+	assert_contains(buf_str(&r->body), "Linux version");
+	r = get("/proc/kallsyms");
+	assert_status(r, 200);
+	assert_true(buf_len(&r->body) > 256 * 1024);
+	assert_str(header(r, "Transfer-Encoding"), "chunked");
+	assert_true(r->keep_alive);
+	r = ask("HEAD /files?path=/proc/kallsyms HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_status(r, 200);
+	assert_true(memcmp(r->wire.data + r->wire.end - 4, "\r\n\r\n", 4) == 0);
+	r = ask("GET /files?path=/proc/kallsyms HTTP/1.0\r\n\r\n");
+	assert_status(r, 200);
+	assert_int_equal(header(r, "Transfer-Encoding").n, 0);
+	assert_true(buf_len(&r->body) > 256 * 1024);
+	assert_false(r->keep_alive);
+	/* st_size says 4096. */
+	r = get("/sys/kernel/mm/transparent_hugepage/enabled");
+	assert_status(r, 200);
+	assert_true(buf_len(&r->body) > 0 && buf_len(&r->body) < 100);
+}
+
+/* cases.md 97 */
+static void what_is_not_there_or_not_a_file_is_told(void **state)
+{
+	assert_failure(get("/work/nothing"), 404, "path '/work/nothing' does not exist");
+	assert_failure(get("/etc/passwd/x"), 404, "path '/etc/passwd/x' does not exist");
+	assert_failure(get("/work"), 400, "path '/work' is a directory");
+	assert_failure(get(""), 400, "path '/root' is a directory");
+	assert_int_equal(mkfifo("/work/fifo", 0644), 0);
+	assert_failure(get("/work/fifo"), 400, "path is not a regular file: /work/fifo");
+	assert_failure(get("/dev/zero"), 400, "not a regular file");
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "/work/socket"};
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	close(fd);
+	assert_failure(get("/work/socket"), 400, "not a regular file");
+	symlink("circle", "/work/circle");
+	assert_failure(get("/work/circle"), 400, "too many levels of symbolic links");
+	char name[300] = "/work/";
+	memset(name + 6, 'n', 256);
+	assert_failure(get(name), 400, "file name too long");
+	/* Refused or empty, but it must never wait for the kernel's next message. */
+	struct reply *r = get("/proc/kmsg");
+	assert_int_equal(r->result, 0);
+	assert_true(r->head.status == 403 || r->head.status == 400 || r->head.status == 200);
+	assert_failure(ask("GET /files?path=/work/a%%00b HTTP/1.1\r\nHost: x\r\n\r\n"), 400, "NUL");
+	assert_failure(ask("GET /files?path=/work/a%%0 HTTP/1.1\r\nHost: x\r\n\r\n"), 400, "malformed query string");
+	assert_failure(ask("DELETE /files?path=/work HTTP/1.1\r\nHost: x\r\n\r\n"), 405, "method not allowed");
+	assert_failure(ask("GET /files/nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, "");
+	assert_failure(ask("POST /files/compose HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 501, "/files/compose");
+}
+
+static void links_are_followed(void **state)
+{
+	disk_write("/work/target", STR("through"));
+	symlink("target", "/work/link");
+	struct reply *r = get("/work/link");
+	assert_status(r, 200);
+	assert_body(r, STR("through"));
+	assert_contains(header(r, "Content-Disposition"), "filename=\"link\"");
+}
+
+/* e2b.md B.3 */
+static void paths_start_at_the_home_of_the_user(void **state)
+{
+	disk_write("/home/user/mine", STR("user"));
+	disk_write("/root/mine", STR("root"));
+	harness.user = "user";
+	struct reply *r = get("mine");
+	assert_body(r, STR("user"));
+	assert_body(get("~/mine"), STR("user"));
+	assert_body(get("~//mine"), STR("user"));
+	assert_body(get("a/.././/x/../mine"), STR("user"));
+	assert_body(get("../../../../../home/user/mine"), STR("user"));
+	assert_failure(get("../x/../y"), 404, "path '/home/y' does not exist");
+	assert_failure(get("~other/mine"), 400, "cannot expand user-specific home dir");
+	assert_failure(get("~"), 400, "path '/home/user' is a directory");
+	assert_failure(get("/a//b/../c"), 404, "path '/a//b/../c' does not exist");
+	assert_body(ask("GET /files?path=mine&username=root HTTP/1.1\r\nHost: x\r\n\r\n"), STR("root"));
+	assert_body(ask("GET /files?path=mine&username=1000 HTTP/1.1\r\nHost: x\r\n\r\n"), STR("user"));
+	assert_failure(ask("GET /files?path=mine&username=gh%%6fst HTTP/1.1\r\nHost: x\r\n\r\n"), 401, "error looking up user 'ghost': user: unknown user ghost");
+	harness.workdir = "/work";
+	assert_failure(get(""), 400, "path '/work' is a directory");
+	assert_body(get("mine"), STR("user"));
+	harness.user = NULL;
+	assert_body(get("mine"), STR("root"));
+}
+
+static void plus_and_percent_20_are_spaces_in_a_query(void **state)
+{
+	disk_write("/work/a b+c", STR("found"));
+	assert_body(ask("GET /files?path=/work/a+b%%2Bc HTTP/1.1\r\nHost: x\r\n\r\n"), STR("found"));
+	assert_body(ask("GET /files?path=/work/a%%20b%%2bc HTTP/1.1\r\nHost: x\r\n\r\n"), STR("found"));
+}
+
+/* cases.md 92 */
+static void a_name_cannot_inject_a_header(void **state)
+{
+	static const struct {
+		const char *name, *disposition;
+	} cases[] = {
+		{"plain.txt", "inline; filename=\"plain.txt\""},
+		{"a b.txt", "inline; filename=\"a b.txt\""},
+		{"a\"b.txt", "inline; filename=\"a\\\"b.txt\"; filename*=UTF-8''a%22b.txt"},
+		{"a\\b", "inline; filename=\"a\\\\b\"; filename*=UTF-8''a%5Cb"},
+		{"a%41", "inline; filename=\"a%41\"; filename*=UTF-8''a%2541"},
+		{"\xc3\xa9.txt", "inline; filename=\"__.txt\"; filename*=UTF-8''%C3%A9.txt"},
+		{"a\r\nX: y", "inline; filename=\"a__X: y\"; filename*=UTF-8''a%0D%0AX%3A%20y"},
+		{"\xff\xfe", "inline; filename=\"__\""},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char path[64];
+		snprintf(path, sizeof(path), "/work/%s", cases[i].name);
+		disk_write(path, STR("x"));
+		struct reply *r = get(path);
+		assert_status(r, 200);
+		assert_str(header(r, "Content-Disposition"), cases[i].disposition);
+		assert_null(http_find(&r->head, "X"));
+		assert_body(r, STR("x"));
+	}
+}
+
+static void types_come_from_the_extension(void **state)
+{
+	disk_write("/work/page.HTML", STR("<p>"));
+	assert_str(header(get("/work/page.HTML"), "Content-Type"), "text/html; charset=utf-8");
+	disk_write("/work/archive.tar.gz", STR("x"));
+	assert_str(header(get("/work/archive.tar.gz"), "Content-Type"), "application/gzip");
+	disk_write("/work/txt", STR("x"));
+	assert_str(header(get("/work/txt"), "Content-Type"), "application/octet-stream");
+}
+
+static void conditions_are_answered_by_the_date(void **state)
+{
+	disk_write("/work/dated", STR("x"));
+	struct timespec times[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
+	assert_int_equal(utimensat(AT_FDCWD, "/work/dated", times, 0), 0);
+	const char *same = "Tue, 14 Nov 2023 22:13:20 GMT", *before = "Tue, 14 Nov 2023 22:13:19 GMT";
+	struct reply *r = get("/work/dated");
+	assert_str(header(r, "Last-Modified"), same);
+	static const char request[] = "GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n";
+	r = ask(request, "If-Modified-Since", same);
+	assert_int_equal(r->head.status, 304);
+	assert_true(r->keep_alive);
+	assert_int_equal(header(r, "Content-Length").n, 0);
+	assert_status(ask(request, "If-Modified-Since", before), 200);
+	assert_status(ask(request, "If-Modified-Since", "yesterday"), 200);
+	assert_status(ask(request, "If-Unmodified-Since", same), 200);
+	assert_failure(ask(request, "If-Unmodified-Since", before), 412, "modified");
+	assert_status(ask(request, "If-None-Match", "\"x\""), 200);
+	assert_int_equal(ask(request, "If-None-Match", "*")->head.status, 304);
+	assert_failure(ask(request, "If-Match", "\"x\""), 412, "");
+}
+
+static void ranges_get_the_whole_file(void **state)
+{
+	disk_write("/work/ranged", STR("0123456789"));
+	struct reply *r = ask("GET /files?path=/work/ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=2-3\r\n\r\n");
+	assert_status(r, 200);
+	assert_body(r, STR("0123456789"));
+	assert_str(header(r, "Accept-Ranges"), "none");
+}
+
+static void identity_is_what_everybody_gets_unless_refused(void **state)
+{
+	disk_write("/work/plain", STR("identity"));
+	static const char request[] = "GET /files?path=/work/plain HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n";
+	const char *fine[] = {"gzip, deflate", "gzip", "", "identity", "*", "gzip;q=1.0, identity; q=0.5, *;q=0", "br, *;q=0.1"};
+	for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++) {
+		struct reply *r = ask(request, fine[i]);
+		assert_status(r, 200);
+		assert_body(r, STR("identity"));
+	}
+	assert_failure(ask(request, "gzip, identity;q=0"), 406, "error parsing Accept-Encoding");
+	assert_failure(ask(request, "gzip, *;q=0.000"), 406, "error parsing Accept-Encoding");
+}
+
+/* e2b.md B.1 */
+static void secured_sandboxes_want_their_token(void **state)
+{
+	disk_write("/work/secret", STR("s"));
+	static const char request[] = "GET /files?path=/work/secret%s HTTP/1.1\r\nHost: x\r\n%s\r\n";
+	harness.token = "correct";
+	assert_status(ask(request, "", "X-Access-Token: correct\r\n"), 200);
+	assert_status(ask(request, "&signature=v1_x", "x-access-token: correct\r\n"), 200);
+	assert_failure(ask(request, "", "X-Access-Token: wrong\r\n"), 401, "access token present in header but does not match");
+	assert_failure(ask(request, "&signature=v1_x", "X-Access-Token: correc\r\n"), 401, "does not match");
+	assert_failure(ask(request, "", ""), 401, "missing signature query parameter");
+	assert_failure(ask(request, "&signature=v1_x", ""), 501, "signature");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"), 401, "missing signature");
+	assert_failure(rpc("Stat", "{\"path\":\"/\"}"), 401, "unauthorized access, please provide a valid access token or method signing if supported");
+	harness.token = NULL;
+	assert_status(ask(request, "", "X-Access-Token: any\r\n"), 200);
+}
+
+static void shrink(void)
+{
+	assert_int_equal(truncate("/work/changing", 100), 0);
+}
+
+/* cases.md: a length once announced is kept or the connection is cut. */
+static void a_file_that_shrinks_is_cut(void **state)
+{
+	disk_write("/work/changing", STR(""));
+	assert_int_equal(truncate("/work/changing", 64 << 20), 0);
+	harness.call = shrink;
+	harness.call_at = 1000;
+	struct reply *r = get("/work/changing");
+	assert_int_equal(r->head.status, 200);
+	assert_int_equal(r->result, -EPIPE);
+	assert_false(r->complete);
+	assert_false(r->keep_alive);
+}
+
+static void grow(void)
+{
+	int fd = open("/work/changing", O_WRONLY | O_APPEND);
+	assert_int_equal(write(fd, "more", 4), 4);
+	close(fd);
+}
+
+static void a_file_that_grows_is_sent_as_announced(void **state)
+{
+	disk_write("/work/changing", STR(""));
+	assert_int_equal(truncate("/work/changing", 8 << 20), 0);
+	harness.call = grow;
+	harness.call_at = 1000;
+	struct reply *r = get("/work/changing");
+	assert_status(r, 200);
+	assert_int_equal(buf_len(&r->body), 8 << 20);
+	assert_true(r->keep_alive);
+}
+
+static void what_follows_on_the_connection_is_given_back(void **state)
+{
+	disk_write("/work/first", STR("1"));
+	harness.rest = 1000;
+	struct reply *r = ask("GET /files?path=/work/first HTTP/1.1\r\nHost: x\r\n\r\nGET /next HTTP/1.1\r\n");
+	assert_status(r, 200);
+	assert_true(r->keep_alive);
+	assert_str(buf_str(&r->rest), "GET /next HTTP/1.1\r\n");
+	r = ask("GET /files?path=/work/first HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+	assert_status(r, 200);
+	assert_false(r->keep_alive);
+	assert_str(header(r, "Connection"), "close");
+	r = ask("GET /files?path=/work/none HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_failure(r, 404, "");
+	assert_true(r->keep_alive);
+	r = ask("GET /files?path=/work/first HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+	assert_status(r, 200);
+	assert_true(!r->keep_alive || str_is(header(r, "Connection"), "keep-alive"));
+}
+
+int main(void)
+{
+	harness_enter();
+#define T(f) cmocka_unit_test_setup(f, harness_reset)
+	const struct CMUnitTest tests[] = {
+		T(bytes_come_as_they_are), T(an_empty_file_has_length_0), T(large_files_are_sent_whole_around_the_buffer_size),
+		T(head_has_the_headers_and_no_body), T(files_made_by_the_kernel_are_read_to_their_end), T(what_is_not_there_or_not_a_file_is_told),
+		T(links_are_followed), T(paths_start_at_the_home_of_the_user), T(plus_and_percent_20_are_spaces_in_a_query),
+		T(a_name_cannot_inject_a_header), T(types_come_from_the_extension), T(conditions_are_answered_by_the_date),
+		T(ranges_get_the_whole_file), T(identity_is_what_everybody_gets_unless_refused), T(secured_sandboxes_want_their_token),
+		T(a_file_that_shrinks_is_cut), T(a_file_that_grows_is_sent_as_announced), T(what_follows_on_the_connection_is_given_back),
+	};
+	int r = cmocka_run_group_tests(tests, NULL, NULL);
+	harness_leave();
+	return r;
+}

@@ -1,0 +1,374 @@
+#include "files_harness.h"
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char RAW_HEAD[] = "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n%s\r\n";
+
+/* A chunked raw upload with these further body bytes as they are. */
+static struct reply *put_chunked(const char *path, struct str wire)
+{
+	cleanup_buf struct buf request = BUF_INIT;
+	buf_addf(&request, RAW_HEAD, path, "Transfer-Encoding: chunked\r\n");
+	buf_add_str(&request, wire);
+	return ask_bytes(buf_str(&request));
+}
+
+static void raw_bytes_arrive_as_they_were_sent(void **state)
+{
+	char all[256];
+	for (size_t i = 0; i < sizeof(all); i++)
+		all[i] = (char)i;
+	struct reply *r = put("/work/raw", str_n(all, sizeof(all)));
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Type"), "application/json");
+	assert_body(r, STR("[{\"name\":\"raw\",\"path\":\"/work/raw\",\"type\":\"file\"}]"));
+	assert_true(str_eq(disk_read("/work/raw"), str_n(all, sizeof(all))));
+	assert_int_equal(disk_mode("/work/raw"), 0644);
+	assert_true(r->keep_alive);
+	r = put("/work/raw", STR(""));
+	assert_status(r, 200);
+	assert_str(disk_read("/work/raw"), "");
+}
+
+static void chunked_bodies_may_be_cut_anywhere(void **state)
+{
+	struct str wire = STR("5\r\nhello\r\n1;ext=1\r\n \r\n0005\r\nworld\r\n0\r\nTrailer: x\r\n\r\nGET /next");
+	for (size_t rest = 0; rest < wire.n - 9; rest++) {
+		harness.rest = rest;
+		harness.step = rest % 7 + 1;
+		struct reply *r = put_chunked("/work/chunked", wire);
+		assert_status(r, 200);
+		assert_str(disk_read("/work/chunked"), "hello world");
+		assert_true(r->keep_alive);
+	}
+	harness.rest = wire.n;
+	assert_str(buf_str(&put_chunked("/work/chunked", wire)->rest), "GET /next");
+}
+
+static void a_form_names_its_files(void **state)
+{
+	cleanup_buf struct buf body = BUF_INIT;
+	form_part(&body, "name=\"file\"; filename=\"/work/one\"", STR("first"));
+	form_part(&body, "name=\"note\"", STR("ignored"));
+	form_part(&body, "name=\"other\"; filename=\"/work/ignored\"", STR("ignored"));
+	form_part(&body, "name=\"file\"; filename=\"sub/dir/two\"", STR(""));
+	form_part(&body, "name=\"file\"; filename=\"/work/three\"", STR("\r\n--b\r\n-\r\n"));
+	form_end(&body);
+	harness.user = "user";
+	for (size_t step = 0; step < 3; step++) {
+		harness.step = step;
+		struct reply *r = post_form("", buf_str(&body));
+		assert_status(r, 200);
+		assert_body(r, STR("[{\"name\":\"one\",\"path\":\"/work/one\",\"type\":\"file\"},"
+				   "{\"name\":\"two\",\"path\":\"/home/user/sub/dir/two\",\"type\":\"file\"},"
+				   "{\"name\":\"three\",\"path\":\"/work/three\",\"type\":\"file\"}]"));
+		assert_str(disk_read("/work/one"), "first");
+		assert_str(disk_read("/home/user/sub/dir/two"), "");
+		assert_str(disk_read("/work/three"), "\r\n--b\r\n-\r\n");
+		assert_false(disk_exists("/work/ignored"));
+		assert_true(r->keep_alive);
+	}
+}
+
+static void the_path_of_the_query_wins(void **state)
+{
+	cleanup_buf struct buf body = BUF_INIT;
+	form_part(&body, "name=\"file\"; filename=\"/work/loses\"", STR("1"));
+	form_end(&body);
+	assert_status(post_form("path=/work/wins", buf_str(&body)), 200);
+	assert_str(disk_read("/work/wins"), "1");
+	assert_false(disk_exists("/work/loses"));
+	/* A string field of a browser's form. */
+	buf_clear(&body);
+	form_part(&body, "name=\"file\"", STR("text"));
+	form_end(&body);
+	assert_status(post_form("path=/work/wins", buf_str(&body)), 200);
+	assert_str(disk_read("/work/wins"), "text");
+	assert_failure(post_form("", buf_str(&body)), 400, "filename");
+	/* The first of several is kept. */
+	form_part(&body, "name=\"file\"; filename=\"x\"", STR("second"));
+	buf_clear(&body);
+	form_part(&body, "name=\"file\"; filename=\"a\"", STR("first"));
+	form_part(&body, "name=\"file\"; filename=\"b\"", STR("second"));
+	form_end(&body);
+	assert_failure(post_form("path=/work/wins", buf_str(&body)), 400,
+		"you cannot upload multiple files to the same path '/work/wins' in one upload request, only the first specified file was uploaded");
+	assert_str(disk_read("/work/wins"), "first");
+	buf_clear(&body);
+	form_part(&body, "name=\"file\"; filename=\"/work/same\"", STR("first"));
+	form_part(&body, "name=\"file\"; filename=\"/work/same\"", STR("second"));
+	form_end(&body);
+	assert_failure(post_form("", buf_str(&body)), 400, "multiple files to the same path '/work/same'");
+}
+
+/* e2b.md F.59, cases.md 85 */
+static void names_survive_byte_for_byte(void **state)
+{
+	static const struct {
+		const char *name, *in_form; /* NULL: as it is */
+	} names[] = {{"a b", NULL}, {"a%b", NULL}, {"a%2Fb", NULL}, {"a%20b", NULL}, {"\xc3\xa9", NULL}, {"e\xcc\x81", NULL}, {"...", NULL}, {"-rf", NULL},
+		{"a\"b", "a%22b"}, {"line\nfeed", "line%0Afeed"}, {"cr\rx", "cr%0Dx"}, {"#?+&;=", NULL}};
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		char path[64], disposition[128];
+		snprintf(path, sizeof(path), "/work/names/%s", names[i].name);
+		assert_status(put(path, STR("raw")), 200);
+		assert_str(disk_read(path), "raw");
+		assert_body(get(path), STR("raw"));
+		snprintf(disposition, sizeof(disposition), "name=\"file\"; filename=\"/work/names/%s\"", names[i].in_form ? names[i].in_form : names[i].name);
+		cleanup_buf struct buf body = BUF_INIT;
+		form_part(&body, disposition, STR("form"));
+		form_end(&body);
+		assert_status(post_form("", buf_str(&body)), 200);
+		assert_str(disk_read(path), "form");
+	}
+	char longest[300] = "/work/names/";
+	memset(longest + strlen(longest), 'n', 255);
+	assert_status(put(longest, STR("x")), 200);
+	assert_str(disk_read(longest), "x");
+	longest[strlen(longest)] = 'n';
+	assert_failure(put(longest, STR("x")), 400, "file name too long");
+	assert_failure(ask(RAW_HEAD, "/work/a%00b", "Content-Length: 0\r\n"), 400, "NUL");
+	assert_status(put("/work/names/../dots", STR("x")), 200);
+	assert_str(disk_read("/work/dots"), "x");
+}
+
+static void parents_belong_to_the_user(void **state)
+{
+	harness.user = "user";
+	assert_status(put("p1/p2/file", STR("x")), 200);
+	static const char *const made[] = {"/home/user/p1", "/home/user/p1/p2", "/home/user/p1/p2/file"};
+	struct stat st;
+	for (size_t i = 0; i < ARRAY_SIZE(made); i++) {
+		assert_int_equal(stat(made[i], &st), 0);
+		assert_int_equal(st.st_mode & 07777, i < 2 ? 0755 : 0644);
+		assert_int_equal(st.st_uid, 1000);
+		assert_int_equal(st.st_gid, 1000);
+	}
+	assert_status(ask("POST /files?path=/tmp/q/file&username=other HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 200);
+	assert_int_equal(stat("/tmp/q", &st), 0);
+	assert_int_equal(st.st_uid, 1001);
+	assert_int_equal(stat("/tmp", &st), 0);
+	assert_int_equal(st.st_uid, 0);
+	assert_failure(put("/home/user/p1/p2/file/below/x", STR("x")), 500, "path is a file: /home/user/p1/p2/file");
+	assert_failure(ask("POST /files?path=x&username=ghost HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 401,
+		"error looking up user 'ghost': user: unknown user ghost");
+}
+
+static void an_existing_file_keeps_its_mode(void **state)
+{
+	harness.user = "user";
+	disk_write("/work/script", STR("a longer content"));
+	chmod("/work/script", 04711);
+	assert_int_equal(chown("/work/script", 1000, 1000), 0);
+	chmod("/work/script", 04711);
+	link("/work/script", "/work/other-name");
+	assert_status(put("/work/script", STR("short")), 200);
+	assert_str(disk_read("/work/other-name"), "short");
+	assert_int_equal(disk_mode("/work/script"), 04711);
+	disk_write("/work/roots", STR("x"));
+	chmod("/work/roots", 0600);
+	assert_status(put("/work/roots", STR("y")), 200);
+	struct stat st;
+	assert_int_equal(stat("/work/roots", &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+	assert_int_equal(st.st_uid, 1000);
+}
+
+/* fs.protected_regular would refuse O_CREAT there. */
+static void a_file_of_another_user_in_tmp_is_replaced(void **state)
+{
+	disk_write("/tmp/theirs", STR("x"));
+	assert_int_equal(chown("/tmp/theirs", 1001, 1001), 0);
+	assert_status(put("/tmp/theirs", STR("y")), 200);
+	assert_str(disk_read("/tmp/theirs"), "y");
+}
+
+static void only_files_are_written(void **state)
+{
+	assert_failure(put("/work", STR("x")), 400, "path is a directory: /work");
+	assert_failure(put("/work/new/", STR("x")), 400, "path is a directory: /work/new/");
+	assert_false(disk_exists("/work/new"));
+	mkfifo("/work/fifo", 0644);
+	assert_failure(put("/work/fifo", STR("x")), 400, "path is not a regular file: /work/fifo");
+	assert_failure(put("/dev/zero", STR("x")), 400, "path is not a regular file: /dev/zero");
+	symlink("fifo", "/work/to-fifo");
+	assert_failure(put("/work/to-fifo", STR("x")), 400, "path is not a regular file: /work/to-fifo");
+	symlink("circle", "/work/circle");
+	assert_failure(put("/work/circle", STR("x")), 400, "too many levels of symbolic links");
+}
+
+static void links_are_followed(void **state)
+{
+	disk_write("/work/target", STR("old"));
+	symlink("target", "/work/link");
+	assert_status(put("/work/link", STR("new")), 200);
+	assert_str(disk_read("/work/target"), "new");
+	symlink("made-by-link", "/work/dangling");
+	assert_status(put("/work/dangling", STR("x")), 200);
+	assert_str(disk_read("/work/made-by-link"), "x");
+	mkdir("/work/real", 0755);
+	symlink("real", "/work/dirlink");
+	assert_status(put("/work/dirlink/sub/f", STR("x")), 200);
+	assert_str(disk_read("/work/real/sub/f"), "x");
+}
+
+/* e2b.md B.4, F.66, F.97 */
+static void a_full_disk_is_507_and_usable_after_a_delete(void **state)
+{
+	const size_t size = 8 << 20;
+	cleanup_free char *bytes = malloc(size);
+	memset(bytes, 'x', size);
+	struct reply *r = put("/small/a/file", str_n(bytes, size));
+	assert_failure(r, 507, "not enough disk space available");
+	assert_false(r->keep_alive);
+	assert_str(header(r, "Connection"), "close");
+	cleanup_buf struct buf body = BUF_INIT;
+	form_part(&body, "name=\"file\"; filename=\"/small/b\"", str_n(bytes, size));
+	form_end(&body);
+	assert_failure(post_form("", buf_str(&body)), 507, "not enough disk space available");
+	/* Chunked and without an end, as Node sends it. */
+	cleanup_buf struct buf wire = BUF_INIT;
+	for (int i = 0; i < 100; i++) {
+		buf_add_c(&wire, "10000\r\n");
+		buf_add(&wire, bytes, 0x10000);
+		buf_add_c(&wire, "\r\n");
+	}
+	harness.stop_sending = true;
+	assert_failure(put_chunked("/small/c", buf_str(&wire)), 507, "not enough disk space available");
+	harness.stop_sending = false;
+	unlink("/small/a/file");
+	unlink("/small/b");
+	unlink("/small/c");
+	assert_status(put("/small/d", STR("fits")), 200);
+	assert_str(disk_read("/small/d"), "fits");
+}
+
+static void what_is_not_supported_yet_is_named(void **state)
+{
+	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: gzip\r\n"), 501, "gzip");
+	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nX-Metadata-Author: me\r\n"), 501, "X-Metadata-Author");
+	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: br\r\n"), 400, "unsupported content encoding: br");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx"), 400, "unsupported content type: text/plain");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"), 400, "unsupported content type");
+	assert_failure(ask("POST /files HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 400,
+		"path query parameter is required for raw body upload");
+	assert_failure(ask("POST /files?path=/work/a%%zz HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 400, "query");
+	assert_false(disk_exists("/work/no"));
+	assert_status(ask(RAW_HEAD, "/work/yes", "Content-Length: 0\r\nContent-Encoding: identity\r\n"), 200);
+}
+
+static void forms_that_are_none_are_refused(void **state)
+{
+	static const char form[] = "POST /files?path=/work/form HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data%s\r\nContent-Length: %zu\r\n\r\n%s";
+	static const char part[] = "--B\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx";
+	assert_failure(ask(form, "", strlen(part), part), 400, "boundary");
+	assert_failure(ask(form, "; boundary=", strlen(part), part), 400, "boundary");
+	assert_failure(ask(form, "; boundary=B", strlen(part), part), 400, "malformed multipart body");
+	assert_failure(ask(form, "; boundary=C", strlen(part), part), 400, "malformed multipart body");
+	assert_failure(ask(form, "; boundary=B", (size_t)0, ""), 400, "malformed multipart body");
+	/* Headers of a part that never end. */
+	cleanup_buf struct buf body = BUF_INIT;
+	buf_add_c(&body, "--B\r\n");
+	for (int i = 0; i < 4000; i++)
+		buf_add_c(&body, "X-Header: value\r\n");
+	assert_failure(post_form("path=/work/form", buf_str(&body)), 400, "malformed multipart body");
+	/* None of the parts is a file. */
+	buf_clear(&body);
+	form_part(&body, "name=\"x\"", STR("1"));
+	form_end(&body);
+	struct reply *r = post_form("", buf_str(&body));
+	assert_status(r, 200);
+	assert_body(r, STR("[]"));
+}
+
+static void broken_framing_is_400_and_ends_the_connection(void **state)
+{
+	static const char *const wires[] = {"zz\r\nhello\r\n0\r\n\r\n", "5\r\nhelloX\r\n0\r\n\r\n", "ffffffffffffffffff\r\nx", "-1\r\nx", "5\nhello\n0\n\n"};
+	for (size_t i = 0; i < ARRAY_SIZE(wires); i++) {
+		struct reply *r = put_chunked("/work/broken", str_of(wires[i]));
+		assert_failure(r, 400, "malformed request body");
+		assert_false(r->keep_alive);
+	}
+}
+
+static void an_upload_that_is_cut_gets_no_answer(void **state)
+{
+	harness.stop_sending = true;
+	struct reply *r = ask("POST /files?path=/work/cut HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
+	assert_int_equal(r->result, -ECONNRESET);
+	assert_int_equal(buf_len(&r->wire), 0);
+	assert_false(r->keep_alive);
+	assert_str(disk_read("/work/cut"), "half");
+	r = put_chunked("/work/cut", STR("5\r\nhello\r\n"));
+	assert_int_equal(r->result, -ECONNRESET);
+	assert_int_equal(buf_len(&r->wire), 0);
+}
+
+static void an_idle_client_is_given_up(void **state)
+{
+	harness.idle_ns = 20000000;
+	struct reply *r = ask("POST /files?path=/work/idle HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
+	assert_int_equal(r->result, -ETIMEDOUT);
+	assert_int_equal(buf_len(&r->wire), 0);
+}
+
+static void a_client_that_expects_100_gets_it_only_when_its_body_is_wanted(void **state)
+{
+	static const char expecting[] = "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nExpect: 100-continue\r\n"
+					"Content-Length: 5\r\n\r\nhello";
+	struct reply *r = ask(expecting, "/work/expected");
+	assert_status(r, 200);
+	assert_true(str_starts(buf_str(&r->wire), STR("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")));
+	assert_str(disk_read("/work/expected"), "hello");
+	r = ask(expecting, "/work");
+	assert_failure(r, 400, "directory");
+	assert_null(memmem(r->wire.data, r->wire.end, "100 Continue", 12));
+	harness.rest = 5;
+	r = ask(expecting, "/work/expected");
+	assert_status(r, 200);
+	assert_true(str_starts(buf_str(&r->wire), STR("HTTP/1.1 200 OK\r\n")));
+}
+
+/* e2b.md F.58 */
+static void memory_does_not_grow_with_the_upload(void **state)
+{
+	const size_t size = 48 << 20;
+	cleanup_free char *bytes = malloc(size);
+	for (size_t i = 0; i < size; i++)
+		bytes[i] = (char)(i * 31 + i / 4093);
+	struct reply *r = put("/work/large", str_n(bytes, size));
+	assert_status(r, 200);
+	assert_true(r->grown_kib < 2048);
+	assert_true(str_eq(disk_read("/work/large"), str_n(bytes, size)));
+	cleanup_buf struct buf body = BUF_INIT;
+	form_part(&body, "name=\"file\"; filename=\"/work/large\"", str_n(bytes, size));
+	form_end(&body);
+	r = post_form("", buf_str(&body));
+	assert_status(r, 200);
+	assert_true(r->grown_kib < 2048);
+	assert_true(str_eq(disk_read("/work/large"), str_n(bytes, size)));
+}
+
+int main(void)
+{
+	harness_enter();
+#define T(f) cmocka_unit_test_setup(f, harness_reset)
+	const struct CMUnitTest tests[] = {
+		T(raw_bytes_arrive_as_they_were_sent), T(chunked_bodies_may_be_cut_anywhere), T(a_form_names_its_files), T(the_path_of_the_query_wins),
+		T(names_survive_byte_for_byte), T(parents_belong_to_the_user), T(an_existing_file_keeps_its_mode), T(a_file_of_another_user_in_tmp_is_replaced),
+		T(only_files_are_written), T(links_are_followed), T(a_full_disk_is_507_and_usable_after_a_delete), T(what_is_not_supported_yet_is_named),
+		T(forms_that_are_none_are_refused), T(broken_framing_is_400_and_ends_the_connection), T(an_upload_that_is_cut_gets_no_answer),
+		T(an_idle_client_is_given_up), T(a_client_that_expects_100_gets_it_only_when_its_body_is_wanted), T(memory_does_not_grow_with_the_upload),
+	};
+	int r = cmocka_run_group_tests(tests, NULL, NULL);
+	harness_leave();
+	return r;
+}
