@@ -160,12 +160,14 @@ int cmd_doctor(struct cli *c)
 		else
 			print_check(&doctor_checks[i], &r);
 		fflush(stdout);
+		if (i == 0 && r.code < 0)
+			break; /* without root the others would only say so again */
 	}
 	remove_tree(AT_FDCWD, d.work);
 	if (c->json)
 		print_json(all);
 	else if (failed)
-		printf("\nSandboxes do not run on this machine: %d of %zu checks failed.\n", failed, doctor_n_checks);
+		printf("\nSandboxes do not run like this: %d of %zu checks failed.\n", failed, doctor_n_checks);
 	else
 		printf("\nSandboxes run on this machine%s.\n", missing ? "; what is missing costs what is said above" : "");
 	json_decref(all);
