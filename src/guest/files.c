@@ -56,9 +56,10 @@ static int find_user(struct files_call *c, struct str name)
 static int user_of_query(struct files_call *c)
 {
 	cleanup_buf struct buf name = BUF_INIT;
-	if (url_query_get(c->head.query, "username", &name) < 0)
-		return files_fail(c, 400, "malformed query string");
-	int r = find_user(c, buf_str(&name));
+	int r = url_query_get(c->head.query, "username", &name);
+	if (r < 0)
+		return r == -ENOMEM ? r : files_fail(c, 400, "malformed query string");
+	r = find_user(c, buf_str(&name));
 	if (r == -ENOMEM)
 		return r;
 	if (r < 0) {

@@ -89,12 +89,7 @@ int files_fail_rpc_errno(struct files_call *c, int error, const char *what, cons
 	case EPERM:
 		code = CONNECT_PERMISSION_DENIED;
 		break;
-	case ENOSPC:
-	case EDQUOT:
-	case ENOMEM:
-		code = CONNECT_RESOURCE_EXHAUSTED;
-		break;
-	default:
+	default: /* a full disk too: clients take resource_exhausted for a rate limit */
 		code = CONNECT_INTERNAL;
 	}
 	return files_fail_rpc(c, code, "%s '%s': %s", what, path, strerror(error < 0 ? -error : error));

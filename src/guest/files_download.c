@@ -216,9 +216,10 @@ static int query_path(struct files_call *c, struct buf *ret)
 {
 	cleanup_buf struct buf given = BUF_INIT;
 	const char *why = NULL;
-	if (url_query_get(c->head.query, "path", &given) < 0)
-		return files_fail(c, 400, "malformed query string");
-	int r = files_resolve(c, buf_str(&given), ret, &why);
+	int r = url_query_get(c->head.query, "path", &given);
+	if (r < 0)
+		return r == -ENOMEM ? r : files_fail(c, 400, "malformed query string");
+	r = files_resolve(c, buf_str(&given), ret, &why);
 	return r == -EINVAL ? files_fail(c, 400, "%s", why) : r;
 }
 

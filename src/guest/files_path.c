@@ -28,6 +28,12 @@ void files_clean(struct buf *to, struct str path)
 		buf_add_c(to, "/");
 }
 
+/* A path that memory ran out for must not pass for a shorter one. */
+static int finish_path(struct buf *path)
+{
+	return path->failed || !buf_cstr(path) ? -ENOMEM : 0;
+}
+
 int files_resolve(const struct files_call *c, struct str path, struct buf *ret, const char **ret_why)
 {
 	if (memchr(path.p, '\0', path.n)) {
@@ -47,7 +53,7 @@ int files_resolve(const struct files_call *c, struct str path, struct buf *ret, 
 			path = str_from(path, 1);
 	} else if (path.n && path.p[0] == '/') {
 		buf_add_str(ret, path);
-		return buf_cstr(ret) ? 0 : -ENOMEM;
+		return finish_path(ret);
 	}
 	cleanup_buf struct buf joined = BUF_INIT;
 	buf_add_str(&joined, home);
@@ -56,7 +62,7 @@ int files_resolve(const struct files_call *c, struct str path, struct buf *ret, 
 	if (joined.failed)
 		return -ENOMEM;
 	files_clean(ret, buf_str(&joined));
-	return buf_cstr(ret) ? 0 : -ENOMEM;
+	return finish_path(ret);
 }
 
 static struct str strip_slashes(struct str path)

@@ -60,7 +60,7 @@ static int begin_file(struct upload *u, struct str path)
 	buf_clear(&u->target);
 	buf_add_str(&u->target, path);
 	const char *target = buf_cstr(&u->target);
-	if (!target || map_put(&u->seen, path, u, NULL) < 0)
+	if (u->target.failed || !target || map_put(&u->seen, path, u, NULL) < 0)
 		return -ENOMEM;
 	if (path.n && path.p[path.n - 1] == '/')
 		return files_fail(c, 400, "path is a directory: %s", target);
@@ -204,7 +204,7 @@ static int query_path(struct upload *u)
 	cleanup_buf struct buf given = BUF_INIT;
 	int r = url_query_get(u->call->head.query, "path", &given);
 	if (r < 0)
-		return files_fail(u->call, 400, "malformed query string");
+		return r == -ENOMEM ? r : files_fail(u->call, 400, "malformed query string");
 	u->has_path = r > 0;
 	return r > 0 ? resolve(u->call, buf_str(&given), &u->path) : 0;
 }

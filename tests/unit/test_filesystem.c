@@ -248,6 +248,28 @@ static void move_renames_and_overwrites(void **state)
 	assert_true(disk_exists("/work/n4/dir/n2/x"));
 }
 
+static void a_full_disk_is_told(void **state)
+{
+	/* Every inode of it. */
+	char name[64];
+	int made = 0;
+	for (; made < 100; made++) {
+		snprintf(name, sizeof(name), "/small/%d", made);
+		int fd = open(name, O_WRONLY | O_CREAT, 0644);
+		if (fd < 0)
+			break;
+		close(fd);
+	}
+	assert_true(made < 100);
+	assert_rpc_failure(rpc("MakeDir", "{\"path\":\"/small/a/b\"}"), "internal", "No space left on device");
+	for (; made >= 0; made--) {
+		snprintf(name, sizeof(name), "/small/%d", made);
+		unlink(name);
+	}
+	call("MakeDir", "{\"path\":\"/small/a/b\"}");
+	assert_body(rpc("Remove", "{\"path\":\"/small/a\"}"), STR("{}"));
+}
+
 static void remove_takes_trees_and_forgives_nothing_there(void **state)
 {
 	make_tree();
@@ -475,7 +497,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup(f, harness_reset)
 	const struct CMUnitTest tests[] = {
 		T(an_entry_has_what_clients_read), T(permissions_are_written_as_go_does), T(owners_without_a_name_are_numbers), T(links_tell_their_target),
-		T(stat_of_nothing_is_not_found), T(make_dir_makes_the_chain_for_the_user), T(the_user_of_basic_owns_what_is_made), T(move_renames_and_overwrites),
+		T(stat_of_nothing_is_not_found), T(make_dir_makes_the_chain_for_the_user), T(the_user_of_basic_owns_what_is_made), T(move_renames_and_overwrites), T(a_full_disk_is_told),
 		T(remove_takes_trees_and_forgives_nothing_there), T(remove_refuses_mounts_and_dots), T(a_listing_is_depth_first_in_bytewise_order),
 		T(links_in_a_listing_keep_the_prefix_and_are_not_entered), T(a_listing_of_no_directory_is_refused), T(large_listings_have_their_bounds),
 		T(deep_trees_have_their_bounds), T(names_survive_byte_for_byte), T(messages_are_checked), T(transport_rules_are_kept),
