@@ -45,7 +45,7 @@ enum {
 #define MSG_FIELDS_create(F)                                                                                 \
 	F(create, 1, STR, template, 256, REQUIRED)   /* id or alias, already normalised */                   \
 	F(create, 2, STR, team, 64, REQUIRED)                                                                \
-	F(create, 3, STR, request, 32, OPTIONAL)     /* request id for the logs */                           \
+	F(create, 3, STR, request, 64, OPTIONAL)     /* request id for the logs */                           \
 	F(create, 4, I64, timeout, 0, REQUIRED)      /* seconds, -1 = never */                               \
 	F(create, 5, BOOL, secure, 0, REQUIRED)      /* an envd token is wanted */                           \
 	F(create, 6, BOOL, public_traffic, 0, REQUIRED) /* false: a traffic token guards the other ports */  \
@@ -56,12 +56,12 @@ enum {
 	F(create, 11, MAP, envs, 32768, REQUIRED)
 #define MSG_FIELDS_kill(F)                                                                                   \
 	F(kill, 1, STR, sandbox, 32, REQUIRED)                                                               \
-	F(kill, 2, STR, request, 32, OPTIONAL)
+	F(kill, 2, STR, request, 64, OPTIONAL)
 #define MSG_FIELDS_timeout(F)                                                                                \
 	F(timeout, 1, STR, sandbox, 32, REQUIRED)                                                            \
 	F(timeout, 2, U64, mode, 0, REQUIRED)        /* enum timeout_mode */                                 \
 	F(timeout, 3, I64, timeout, 0, REQUIRED)     /* seconds; -1 = never, 0 = expire now (mode set) */    \
-	F(timeout, 4, STR, request, 32, OPTIONAL)
+	F(timeout, 4, STR, request, 64, OPTIONAL)
 #define MSG_FIELDS_open(F)                                                                                   \
 	F(open, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(open, 2, U64, port, 0, REQUIRED)

@@ -1,0 +1,394 @@
+#include "api_world.h"
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct fake_sandbox *world_find(struct world *w, const char *id)
+{
+	for (size_t i = 0; i < w->n_sandboxes; i++)
+		if (w->sandboxes[i].alive && !strcmp(w->sandboxes[i].id, id))
+			return &w->sandboxes[i];
+	return NULL;
+}
+
+static struct fake_sandbox *find(struct world *w, struct str id)
+{
+	char text[33];
+	snprintf(text, sizeof(text), "%.*s", STR_FMT(id));
+	return world_find(w, text);
+}
+
+static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
+{
+	struct msg_sandbox m = {.id = str_of(s->id), .state = s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
+		.started_at = s->started_at, .end_at = s->end_at, .cpu_count = 2, .memory_mb = 512, .disk_mb = 10240,
+		.metadata = {buf_str(&s->metadata)}, .generation = STR("00112233445566778899aabbccddeeff"), .isolation = STR("namespace"),
+		.sequence = w->sequence};
+	msg_set(&m, sandbox, alias, STR("base"));
+	msg_set(&m, sandbox, launch, STR("warm"));
+	if (s->envd_token[0])
+		msg_set(&m, sandbox, envd_token, str_of(s->envd_token));
+	if (s->traffic_token[0])
+		msg_set(&m, sandbox, traffic_token, str_of(s->traffic_token));
+	if (s->internet >= 0)
+		msg_set(&m, sandbox, internet, s->internet > 0);
+	return m;
+}
+
+static void tell(struct world *w, struct fake_sandbox *s, uint64_t request)
+{
+	struct msg_sandbox m = message_of(w, s);
+	assert_int_equal(chan_send(w->node, MSG_ID_sandbox, &m, request, NULL, 0, NULL), 0);
+}
+
+void world_event(struct world *w, struct fake_sandbox *s)
+{
+	w->sequence++;
+	tell(w, s, 0);
+}
+
+/* The event and the answer of a change, in either order: both are allowed on the wire. */
+static void tell_both(struct world *w, struct fake_sandbox *s, uint64_t request)
+{
+	w->sequence++;
+	if (w->answer_first)
+		tell(w, s, request);
+	tell(w, s, 0);
+	if (!w->answer_first)
+		tell(w, s, request);
+}
+
+static void end_sandbox(struct world *w, struct fake_sandbox *s, const char *reason, const char *detail, int64_t at)
+{
+	s->alive = false;
+	s->state = SANDBOX_GONE;
+	w->sequence++;
+	struct msg_sandbox m = message_of(w, s);
+	msg_set(&m, sandbox, reason, str_of(reason));
+	msg_set(&m, sandbox, ended_at, at);
+	if (detail)
+		msg_set(&m, sandbox, detail, str_of(detail));
+	chan_send(w->node, MSG_ID_sandbox, &m, 0, NULL, 0, NULL);
+}
+
+void world_end(struct world *w, const char *id, const char *reason, const char *detail, int64_t at)
+{
+	end_sandbox(w, world_find(w, id), reason, detail, at);
+	world_turn(w);
+}
+
+static void subscribe(struct world *w, uint64_t request)
+{
+	struct msg_template t = {.id = STR("tmplbase000000000000"), .created_at = 1000 * NS_PER_S, .cpu_count = 2, .memory_mb = 512,
+		.disk_mb = 10240, .size = 4096, .build_id = STR("123e4567-e89b-12d3-a456-426614174000")};
+	msg_set(&t, template, alias, STR("base"));
+	chan_send(w->node, MSG_ID_template, &t, request, NULL, 0, NULL);
+	for (size_t i = 0; i < w->n_sandboxes; i++)
+		if (w->sandboxes[i].alive)
+			tell(w, &w->sandboxes[i], request);
+	struct msg_synced m = {.sequence = w->sequence};
+	chan_send(w->node, MSG_ID_synced, &m, request, NULL, 0, NULL);
+}
+
+static void refuse(struct world *w, uint64_t request, int code, int status, const char *message)
+{
+	struct error err = {.code = code, .status = status};
+	snprintf(err.message, sizeof(err.message), "%s", message);
+	chan_send_error(w->node, request, &err);
+}
+
+static void create(struct world *w, const struct msg_create *m, uint64_t request)
+{
+	assert_true(w->n_sandboxes < WORLD_SANDBOXES);
+	struct fake_sandbox *s = &w->sandboxes[w->n_sandboxes++];
+	*s = (struct fake_sandbox){.alive = true, .state = SANDBOX_RUNNING, .started_at = clock_realtime(), .internet = -1};
+	s->end_at = m->timeout < 0 ? INT64_MAX : s->started_at + m->timeout * NS_PER_S;
+	snprintf(s->id, sizeof(s->id), "i%020zu", w->n_sandboxes);
+	snprintf(s->team, sizeof(s->team), "%.*s", STR_FMT(m->team));
+	snprintf(s->template_id, sizeof(s->template_id), "%.*s", STR_FMT(m->template));
+	if (m->secure)
+		snprintf(s->envd_token, sizeof(s->envd_token), "envd%zu", w->n_sandboxes);
+	if (!m->public_traffic)
+		snprintf(s->traffic_token, sizeof(s->traffic_token), "traffic%zu", w->n_sandboxes);
+	if (msg_has(m, create, internet))
+		s->internet = m->internet;
+	buf_add_str(&s->metadata, m->metadata.raw);
+	buf_clear(&w->last_envs);
+	buf_add_str(&w->last_envs, m->envs.raw);
+	w->last_create_timeout = m->timeout;
+	snprintf(w->last_request_id, sizeof(w->last_request_id), "%.*s", STR_FMT(m->request));
+	tell_both(w, s, request);
+}
+
+static void set_timeout(struct world *w, const struct msg_timeout *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	w->last_timeout = *m;
+	if (!s) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+		return;
+	}
+	if (m->timeout == 0) {
+		struct msg_sandbox answer = message_of(w, s);
+		end_sandbox(w, s, "timeout", NULL, clock_realtime());
+		chan_send(w->node, MSG_ID_sandbox, &answer, request, NULL, 0, NULL);
+		return;
+	}
+	int64_t end = m->timeout < 0 ? INT64_MAX : clock_realtime() + m->timeout * NS_PER_S;
+	s->end_at = m->mode == TIMEOUT_SET || end > s->end_at ? end : s->end_at;
+	tell_both(w, s, request);
+}
+
+static void kill_sandbox(struct world *w, const struct msg_kill *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	if (!s) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+		return;
+	}
+	if (!w->answer_first)
+		end_sandbox(w, s, "killed", NULL, clock_realtime());
+	chan_send(w->node, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
+	if (w->answer_first)
+		end_sandbox(w, s, "killed", NULL, clock_realtime());
+}
+
+static void on_message(struct chan *c, struct chan_message *m, void *arg)
+{
+	struct world *w = arg;
+	uint64_t request = m->header.request;
+	if (m->header.type == MSG_ID_hello)
+		return;
+	if (m->header.type == MSG_ID_subscribe) {
+		subscribe(w, request);
+		return;
+	}
+	w->calls++;
+	if (w->silent) {
+		w->silent = false;
+		w->silent_request = request;
+		return;
+	}
+	if (w->refuse.status) {
+		chan_send_error(c, request, &w->refuse);
+		w->refuse = (struct error){0};
+		return;
+	}
+	if (m->header.type == MSG_ID_create) {
+		create(w, &m->body->create, request);
+	} else if (m->header.type == MSG_ID_kill) {
+		kill_sandbox(w, &m->body->kill, request);
+	} else if (m->header.type == MSG_ID_timeout) {
+		set_timeout(w, &m->body->timeout, request);
+	} else if (m->header.type == MSG_ID_reload_templates) {
+		w->reloads++;
+		chan_send(c, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
+	}
+}
+
+static void on_closed(struct chan *c, const struct error *err, void *arg)
+{
+	((struct world *)arg)->node = NULL;
+}
+
+static const struct chan_ops node_ops = {.message = on_message, .closed = on_closed};
+
+void world_turn(struct world *w)
+{
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(loop_turn(w->loop, 0), 0);
+}
+
+void world_connect_node(struct world *w)
+{
+	int fds[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+	w->node = chan_new(w->loop, fds[1], MSG_FROM_FRONT, 0, &node_ops, w);
+	assert_non_null(w->node);
+	assert_int_equal(node_client_attach(w->client, fds[0]), 0);
+	world_turn(w);
+	assert_true(index_ready(w->index));
+}
+
+void world_lose_node(struct world *w)
+{
+	chan_free(w->node);
+	w->node = NULL;
+	world_turn(w);
+	assert_false(node_client_connected(w->client));
+}
+
+static void on_public(struct http_req *r, void *arg)
+{
+	api_handle(((struct world *)arg)->api, r, false);
+}
+
+static void on_admin(struct http_req *r, void *arg)
+{
+	api_handle(((struct world *)arg)->api, r, true);
+}
+
+struct world *world_new(void)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	struct error err = {0};
+	options_init(&w->options);
+	snprintf(w->directory, sizeof(w->directory), "/tmp/cubicle-test-api-XXXXXX");
+	assert_non_null(mkdtemp(w->directory));
+	w->loop = loop_new();
+	w->workq = workq_new(1, 64);
+	w->index = index_new();
+	w->client = node_client_new(w->loop, w->index);
+	struct api_config c = {.loop = w->loop, .workq = w->workq, .options = &w->options, .index = w->index, .node = w->client,
+		.directory = w->directory};
+	if (api_new(&c, &w->api, &err) < 0)
+		fail_msg("%s", err.message);
+	for (int i = 0; i < 2; i++) {
+		struct http_server_config config = {.on_request = i ? on_admin : on_public, .arg = w};
+		w->servers[i] = http_server_new(w->loop, &config);
+	}
+	cleanup_reply struct reply r = world_admin(w, "POST", "/admin/keys", "{\"name\":\"first\"}");
+	assert_int_equal(r.status, 201);
+	snprintf(w->key, sizeof(w->key), "%s", reply_text(&r, "key"));
+	return w;
+}
+
+static void nothing(void *arg)
+{
+}
+
+static void set(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+void world_free(struct world *w)
+{
+	for (int i = 0; i < 2; i++)
+		http_server_free(w->servers[i]);
+	/* The one worker takes jobs in order: what was asked before is done then. */
+	bool idle = false;
+	assert_int_equal(workq_push(w->workq, w->loop, nothing, set, &idle), 0);
+	while (!idle)
+		loop_turn(w->loop, 100);
+	world_turn(w);
+	workq_free(w->workq);
+	world_turn(w);
+	api_free(w->api);
+	node_client_free(w->client);
+	index_free(w->index);
+	chan_free(w->node);
+	loop_free(w->loop);
+	options_done(&w->options);
+	for (size_t i = 0; i < w->n_sandboxes; i++)
+		buf_done(&w->sandboxes[i].metadata);
+	buf_done(&w->last_envs);
+	remove_tree(AT_FDCWD, w->directory);
+	free(w);
+}
+
+int world_open(struct world *w, bool admin)
+{
+	int fds[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	fd_set_nonblock(fds[1], true);
+	assert_int_equal(http_server_adopt(w->servers[admin], fds[1], STR("")), 0);
+	return fds[0];
+}
+
+/* True when a whole answer stands in r->bytes. */
+static bool parse(struct reply *r, bool was_head)
+{
+	ssize_t n = http_parse_response(buf_str(&r->bytes), was_head, r->head);
+	assert_true(n >= 0);
+	if (n == 0)
+		return false;
+	struct str rest = str_from(buf_str(&r->bytes), (size_t)n);
+	uint64_t length = r->head->framing == HTTP_BODY_LENGTH ? r->head->length : 0;
+	assert_true(r->head->framing == HTTP_BODY_NONE || r->head->framing == HTTP_BODY_LENGTH);
+	if (rest.n < length)
+		return false;
+	r->status = r->head->status;
+	r->body = str_n(rest.p, (size_t)length);
+	return true;
+}
+
+struct reply world_send(struct world *w, int fd, struct str bytes)
+{
+	struct reply r = {.head = calloc(1, sizeof(*r.head))};
+	bool was_head = str_starts(bytes, STR("HEAD ")), ended = false;
+	for (int idle = 0; idle < 2000;) {
+		ssize_t sent = bytes.n ? send(fd, bytes.p, bytes.n, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+		if (sent > 0)
+			bytes = str_from(bytes, (size_t)sent);
+		loop_turn(w->loop, sent > 0 ? 0 : 5);
+		char *to = buf_reserve(&r.bytes, 65536);
+		ssize_t n = recv(fd, to, 65536, MSG_DONTWAIT);
+		if (n > 0)
+			buf_commit(&r.bytes, (size_t)n);
+		if (buf_len(&r.bytes) && parse(&r, was_head))
+			break;
+		ended = n == 0;
+		if (ended)
+			break;
+		idle = n > 0 || sent > 0 ? 0 : idle + 1;
+	}
+	if (r.status && r.body.n)
+		r.json = json_loadb(r.body.p, r.body.n, 0, NULL);
+	return r;
+}
+
+static struct reply ask(struct world *w, bool admin, const char *method, const char *target, const char *headers, const char *body)
+{
+	cleanup_buf struct buf bytes = BUF_INIT;
+	char own[128];
+	snprintf(own, sizeof(own), "X-API-KEY: %s\r\n", w->key);
+	buf_addf(&bytes, "%s %s HTTP/1.1\r\nHost: api.test\r\n%s", method, target, headers ? headers : own);
+	if (body)
+		buf_addf(&bytes, "Content-Type: application/json\r\nContent-Length: %zu\r\n", strlen(body));
+	buf_addf(&bytes, "\r\n%s", body ? body : "");
+	int fd = world_open(w, admin);
+	struct reply r = world_send(w, fd, buf_str(&bytes));
+	close(fd);
+	world_turn(w);
+	return r;
+}
+
+struct reply world_ask(struct world *w, const char *method, const char *target, const char *headers, const char *body)
+{
+	return ask(w, false, method, target, headers, body);
+}
+
+struct reply world_admin(struct world *w, const char *method, const char *target, const char *body)
+{
+	return ask(w, true, method, target, "", body);
+}
+
+void reply_done(struct reply *r)
+{
+	json_decref(r->json);
+	buf_done(&r->bytes);
+	free(r->head);
+	*r = (struct reply){0};
+}
+
+const char *reply_text(const struct reply *r, const char *key)
+{
+	const char *text = json_string_value(json_object_get(r->json, key));
+	return text ? text : "";
+}
+
+struct str reply_header(const struct reply *r, const char *name)
+{
+	return http_value(r->head, name);
+}

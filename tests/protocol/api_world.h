@@ -1,0 +1,83 @@
+/* The control plane on real sockets, with a node played by hand: everything on one loop in the test's own thread. */
+#ifndef CUBICLE_TESTS_API_WORLD_H
+#define CUBICLE_TESTS_API_WORLD_H
+
+#include "../unit/unit.h"
+
+#include "api/api.h"
+#include "io/chan.h"
+#include "io/json.h"
+
+enum { WORLD_SANDBOXES = 64 };
+
+struct fake_sandbox {
+	char id[33];
+	bool alive;
+	int64_t started_at, end_at;
+	uint64_t state;
+	char envd_token[33], traffic_token[33], team[33], template_id[33];
+	struct buf metadata;
+	int internet; /* -1 = not given */
+};
+
+struct world {
+	struct loop *loop;
+	struct workq *workq;
+	struct options options;
+	struct sandbox_index *index;
+	struct node_client *client;
+	struct api *api;
+	struct http_server *servers[2]; /* public, admin */
+	char directory[64];
+	char key[64]; /* a valid key */
+	/* the node */
+	struct chan *node;
+	struct fake_sandbox sandboxes[WORLD_SANDBOXES];
+	size_t n_sandboxes;
+	uint64_t sequence;
+	struct error refuse;  /* the next call is refused with it */
+	bool silent;          /* the next call gets no answer */
+	bool answer_first;    /* the answer leaves before the event */
+	uint64_t silent_request;
+	unsigned calls, reloads;
+	struct msg_timeout last_timeout;
+	struct buf last_envs;
+	int64_t last_create_timeout;
+	char last_request_id[65];
+};
+
+struct reply {
+	int status; /* 0 = the connection ended without an answer */
+	struct buf bytes;
+	struct http_head *head;
+	struct str body;
+	json_t *json;
+};
+
+struct world *world_new(void);
+void world_free(struct world *w);
+/* Opens the channel to the node and takes its snapshot; without it the server is "starting". */
+void world_connect_node(struct world *w);
+void world_lose_node(struct world *w);
+/* Ends a sandbox as the node would. */
+void world_end(struct world *w, const char *id, const char *reason, const char *detail, int64_t at);
+/* An event with the sandbox's present state. */
+void world_event(struct world *w, struct fake_sandbox *s);
+struct fake_sandbox *world_find(struct world *w, const char *id);
+/* Turns the loop until nothing is due. */
+void world_turn(struct world *w);
+
+/* Opens a connection: the client's end. */
+int world_open(struct world *w, bool admin);
+/* Sends bytes and turns the loop until a whole answer came. */
+struct reply world_send(struct world *w, int fd, struct str bytes);
+/* One request on a connection of its own. `headers` are lines with CRLF, or NULL for the valid key; body NULL = none. */
+struct reply world_ask(struct world *w, const char *method, const char *target, const char *headers, const char *body);
+struct reply world_admin(struct world *w, const char *method, const char *target, const char *body);
+void reply_done(struct reply *r);
+#define cleanup_reply __attribute__((__cleanup__(reply_done)))
+/* A member of the answer's object as text; "" when it is absent or no string. */
+const char *reply_text(const struct reply *r, const char *key);
+struct str reply_header(const struct reply *r, const char *name);
+
+#endif
