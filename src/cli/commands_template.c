@@ -87,6 +87,19 @@ static bool template_exists(const char *node_dir, const char *name)
 	return found;
 }
 
+/* A name that cannot be saved is refused before half a minute of work. */
+static int check_name(const char *name, struct error *err)
+{
+	cleanup_buf struct buf probe = BUF_INIT;
+	struct template ignored;
+	buf_add_c(&probe, "{\"id\":\"aaaaaaaaaaaaaaaaaaaa\",\"createdAt\":\"2026-01-01T00:00:00Z\",\"buildId\":\"00000000-0000-4000-8000-000000000000\","
+			  "\"user\":\"user\",\"layers\":[{\"file\":\"images/a.erofs\",\"size\":1}],\"alias\":");
+	json_quote(&probe, str_of(name));
+	buf_add_c(&probe, "}");
+	int r = template_parse(buf_str(&probe), "--name", &ignored, err);
+	return r < 0 ? error_set(err, r, 400, "--name '%s': [a-z0-9_-]+ is needed, or two of these with a '/' between", name) : 0;
+}
+
 static void random_uuid(char to[37])
 {
 	unsigned char b[16];
@@ -145,12 +158,8 @@ int cmd_template_make_default(struct cli *c)
 	}
 	if (cli_flag(c, "if-missing")->set && template_exists(node_dir, name))
 		return EXIT_OK;
-	/* A name that cannot be saved is refused before half a minute of work. */
-	cleanup_free char *probe = NULL;
 	struct template t;
-	if (asprintf(&probe, "{\"id\":\"aaaaaaaaaaaaaaaaaaaa\",\"createdAt\":\"2026-01-01T00:00:00Z\",\"buildId\":\"00000000-0000-4000-8000-000000000000\",\"user\":\"user\","
-			     "\"layers\":[{\"file\":\"images/a.erofs\",\"size\":1}],\"alias\":\"%s\"}", name) < 0 ||
-		template_parse(str_of(probe), "--name", &t, &err) < 0)
+	if (check_name(name, &err) < 0)
 		return cli_fail(c, &err);
 	/* serve makes these with the same modes; it may not have run yet. */
 	int r = make_dirs(c->options.state_dir, 0711);
