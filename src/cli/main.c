@@ -1,11 +1,20 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
+#include "egress/egress.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 extern char **environ;
+
+/* The processes that serve starts by executing us again; no commands, so not in their table. */
+static const struct {
+	const char *name;
+	int (*main)(int argc, char **argv);
+} children[] = {
+	{"egress", egress_main},
+};
 
 /* Is help asked for before the words that belong to another program? */
 static bool wants_help(int argc, char **argv)
@@ -56,6 +65,9 @@ int main(int argc, char **argv)
 		command_overview(&text);
 		return print(&text, argc < 2 ? stderr : stdout);
 	}
+	for (size_t i = 0; i < ARRAY_SIZE(children); i++)
+		if (!strcmp(argv[1], children[i].name))
+			return children[i].main(argc - 1, argv + 1);
 	if (!strcmp(argv[1], "--version"))
 		argv[1] = (char *)"version";
 	int taken;
