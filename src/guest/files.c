@@ -25,8 +25,8 @@ bool files_serves(const struct http_head *head)
 }
 
 /*
- * e2b.md B.1. A request for /files without the header may carry a signature instead, which belongs to signed URLs: without a signature it is refused, with
- * one it is told that they are not served.
+ * e2b.md B.1. A request for /files without the header may carry a signature instead, which belongs to signed
+ * URLs: without a signature it is refused, with one it is told that they are not served.
  */
 static int authorize(struct files_call *c, bool files)
 {
@@ -35,7 +35,9 @@ static int authorize(struct files_call *c, bool files)
 	if (!token || (sent && str_eq_secret(sent->value, str_of(token))))
 		return 0;
 	if (!files)
-		return files_fail(c, 401, "unauthorized access, please provide a valid access token or method signing if supported");
+		return files_fail(c, 401,
+			"unauthorized access, please provide a valid access token or method signing if "
+			"supported");
 	if (sent && sent->value.n)
 		return files_fail(c, 401, "access token present in header but does not match");
 	cleanup_buf struct buf signature = BUF_INIT;
@@ -49,7 +51,9 @@ static int authorize(struct files_call *c, bool files)
 
 static int find_user(struct files_call *c, struct str name)
 {
-	return guest_user_find(name.n ? name : str_of(c->request->default_user ? c->request->default_user : "root"), &c->user);
+	return guest_user_find(
+		name.n ? name : str_of(c->request->default_user ? c->request->default_user : "root"),
+		&c->user);
 }
 
 /* The user of a /files request: query `username`. */
@@ -64,7 +68,8 @@ static int user_of_query(struct files_call *c)
 		return r;
 	if (r < 0) {
 		struct str who = buf_len(&name) ? buf_str(&name) : str_of(c->request->default_user);
-		return files_fail(c, 401, "error looking up user '%.*s': user: unknown user %.*s", STR_FMT(who), STR_FMT(who));
+		return files_fail(c, 401, "error looking up user '%.*s': user: unknown user %.*s",
+			STR_FMT(who), STR_FMT(who));
 	}
 	return 0;
 }
@@ -76,7 +81,8 @@ int files_user_of_basic(struct files_call *c)
 	cleanup_buf struct buf decoded = BUF_INIT;
 	if (str_cut(value, ' ', &scheme, &encoded) && str_eq_nocase(scheme, STR("Basic"))) {
 		struct str password;
-		if (base64_decode(&decoded, str_trim(encoded)) < 0 || !str_cut(buf_str(&decoded), ':', &name, &password))
+		if (base64_decode(&decoded, str_trim(encoded)) < 0 ||
+			!str_cut(buf_str(&decoded), ':', &name, &password))
 			return files_fail_rpc(c, CONNECT_UNAUTHENTICATED, "malformed Authorization header");
 	}
 	int r = find_user(c, name);

@@ -1,7 +1,8 @@
 /*
- * The file services of the sandbox: GET, HEAD and POST /files (e2b.md B.3, B.4) and filesystem.Filesystem (B.7). Each request is served by one
- * short-lived worker process in the work cgroup, forked by the spawner, as root of the sandbox and inside its root: paths and links are followed as for
- * any process there. Straight-line blocking code with flat memory (about 300 KiB and what the answer of a ListDir takes).
+ * The file services of the sandbox: GET, HEAD and POST /files (e2b.md B.3, B.4) and filesystem.Filesystem
+ * (B.7). Each request is served by one short-lived worker process in the work cgroup, forked by the spawner,
+ * as root of the sandbox and inside its root: paths and links are followed as for any process there.
+ * Straight-line blocking code with flat memory (about 300 KiB and what the answer of a ListDir takes).
  */
 #ifndef CUBICLE_GUEST_FILES_H
 #define CUBICLE_GUEST_FILES_H
@@ -17,17 +18,21 @@ struct files_request {
 	const char *token;           /* X-Access-Token that a secured sandbox wants; NULL = open */
 	const char *default_user;    /* NULL = root */
 	const char *default_workdir; /* what an empty path means; NULL = the user's home */
-	int64_t idle_timeout_ns;     /* without a byte moving either way; 0 = 120 s. There is no other limit on time */
+	int64_t idle_timeout_ns; /* without a byte from the client, five times that without one taken by it; 0
+				    = 120 s. No other limit on time */
 };
 
-/* True for requests that belong to files_worker(): the path /files and below, and every method of filesystem.Filesystem. */
+/* True for requests that belong to files_worker(): the path /files and below, and every method of
+ * filesystem.Filesystem. */
 bool files_serves(const struct http_head *head);
 
 /*
- * Serves one request whole, authorization, Expect: 100-continue and every error answer included. Ignores SIGPIPE, sets the umask and raises the soft
- * limit of open files, so it belongs into a process of its own. Returns 0 when the answer went out whole (also an error answer), or a negative errno
- * when the connection was cut in the middle. *ret_keep_alive tells whether the connection may carry another request, of which the bytes in *ret_rest
- * (appended) were received already; without it the caller closes the socket, which then holds nothing unread as far as the peer ended its request.
+ * Serves one request whole, authorization, Expect: 100-continue and every error answer included. Ignores
+ * SIGPIPE, sets the umask and raises the soft limit of open files, so it belongs into a process of its own.
+ * Returns 0 when the answer went out whole (also an error answer), or a negative errno when the connection
+ * was cut in the middle. *ret_keep_alive tells whether the connection may carry another request, of which the
+ * bytes in *ret_rest (appended) were received already; without it the caller closes the socket, which then
+ * holds nothing unread as far as the peer ended its request.
  */
 int files_worker(const struct files_request *q, struct buf *ret_rest, bool *ret_keep_alive);
 

@@ -103,11 +103,14 @@ static int unsent(int fd)
 }
 
 /*
- * Waits until the connection can be read or written. A slow reader may need longer than the idle limit until enough of a large send buffer is free for
- * poll to report it: as long as the kernel's queue shrinks the peer is not idle.
+ * Waits until the connection can be read or written. A slow reader seems idle for long: poll reports a large
+ * send buffer only when a third of it is free (so as long as the kernel's queue shrinks the peer is not
+ * idle), and the peer's kernel opens its window again only after megabytes were read, which takes five
+ * minutes at 10 KB/s (cases.md 95). So a writer waits longer than a reader.
  */
-static int await(struct files_call *c, short events, int64_t limit_ns)
+static int await(struct files_call *c, short events)
 {
+	const int64_t limit_ns = events == POLLOUT ? 5 * c->idle_ns : c->idle_ns;
 	int queued = unsent(c->request->conn);
 	for (;;) {
 		struct pollfd p = {.fd = c->request->conn, .events = events};
@@ -132,14 +135,15 @@ int files_send(struct files_call *c, struct str bytes)
 		if (r >= 0)
 			bytes = str_from(bytes, (size_t)r);
 		else if (errno == EAGAIN)
-			await(c, POLLOUT, c->idle_ns);
+			await(c, POLLOUT);
 		else if (errno != EINTR)
 			c->cut = -errno;
 	}
 	return c->cut;
 }
 
-/* More bytes behind what is in c->in: 0, -EPROTO when the buffer is full of what the decoder cannot use, or the connection's end. */
+/* More bytes behind what is in c->in: 0, -EPROTO when the buffer is full of what the decoder cannot use, or
+ * the connection's end. */
 static int receive(struct files_call *c)
 {
 	if (c->owes_continue) {
@@ -162,7 +166,7 @@ static int receive(struct files_call *c)
 		if (r == 0)
 			c->cut = -ECONNRESET;
 		else if (errno == EAGAIN)
-			await(c, POLLIN, c->idle_ns);
+			await(c, POLLIN);
 		else if (errno != EINTR)
 			c->cut = -errno;
 	}
@@ -205,7 +209,8 @@ int files_body_read(struct files_call *c, size_t max, struct buf *to)
 	}
 }
 
-/* Takes what has arrived of a body that nobody wants, without waiting: a short one mostly is there, and the connection can be kept. */
+/* Takes what has arrived of a body that nobody wants, without waiting: a short one mostly is there, and the
+ * connection can be kept. */
 static void skip_received(struct files_call *c)
 {
 	struct str run;
@@ -223,7 +228,8 @@ static void skip_received(struct files_call *c)
 	}
 }
 
-/* Status line and the headers that every answer has. Decides whether the connection lives on: only when the request was read whole. */
+/* Status line and the headers that every answer has. Decides whether the connection lives on: only when the
+ * request was read whole. */
 static void add_head(struct files_call *c, struct buf *to, int status, const char *headers, bool until_close)
 {
 	skip_received(c);
@@ -242,7 +248,8 @@ static void add_head(struct files_call *c, struct buf *to, int status, const cha
 		buf_add_c(to, "Connection: keep-alive\r\n");
 }
 
-int files_respond(struct files_call *c, int status, const char *content_type, const char *headers, struct str body)
+int files_respond(
+	struct files_call *c, int status, const char *content_type, const char *headers, struct str body)
 {
 	cleanup_buf struct buf out = BUF_INIT;
 	add_head(c, &out, status, headers, false);
@@ -262,7 +269,8 @@ int files_respond(struct files_call *c, int status, const char *content_type, co
 	return r == 0 && send_body ? files_send(c, body) : r;
 }
 
-int files_start(struct files_call *c, int status, const char *headers, enum http_framing framing, uint64_t length)
+int files_start(
+	struct files_call *c, int status, const char *headers, enum http_framing framing, uint64_t length)
 {
 	cleanup_buf struct buf out = BUF_INIT;
 	add_head(c, &out, status, headers, framing == HTTP_BODY_CHUNKED && c->head.minor == 0);
@@ -292,11 +300,12 @@ int files_send_file(struct files_call *c, int fd, uint64_t length)
 	off_t at = 0;
 	while ((uint64_t)at < length && c->cut == 0) {
 		ssize_t r = sendfile(c->request->conn, fd, &at, (size_t)MIN(length - (uint64_t)at, 1U << 30));
-		/* Shorter than announced: only a cut tells the client (cases.md: "shrinks while being sent"). */
+		/* Shorter than announced: only a cut tells the client (cases.md: "shrinks while being sent").
+		 */
 		if (r == 0)
 			c->cut = -EPIPE;
 		else if (r < 0 && errno == EAGAIN)
-			await(c, POLLOUT, c->idle_ns);
+			await(c, POLLOUT);
 		else if (r < 0 && errno != EINTR)
 			c->cut = -errno;
 	}
@@ -321,13 +330,16 @@ int files_respond_failure(struct files_call *c)
 	if (body.failed || c->message.failed)
 		return c->cut = -ENOMEM;
 	bool files = str_is(c->head.path, "/files");
-	const char *allow = c->status != 405 ? NULL : files ? "Allow: GET, HEAD, POST\r\n" : "Allow: POST\r\n";
+	const char *allow = c->status != 405 ? NULL
+			    : files          ? "Allow: GET, HEAD, POST\r\n"
+					     : "Allow: POST\r\n";
 	return files_respond(c, c->status, type, allow, buf_str(&body));
 }
 
 /*
- * A client in the middle of an upload may read its answer only after it has sent everything (httpx), or lose it to a reset when the socket is closed
- * over unread bytes (Node). So the rest is read away while it keeps coming, within bounds that no honest upload meets.
+ * A client in the middle of an upload may read its answer only after it has sent everything (httpx), or lose
+ * it to a reset when the socket is closed over unread bytes (Node). So the rest is read away while it keeps
+ * coming, within bounds that no honest upload meets.
  */
 void files_drain(struct files_call *c)
 {

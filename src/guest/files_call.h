@@ -1,7 +1,8 @@
 /*
- * One file request being served, for the sources files*.c and filesystem*.c only: its connection with blocking helpers, its user, and its answer.
- * Every step returns 0 or a negative errno. A step that knows what the client should read records it with files_fail() or files_fail_rpc(), which return
- * -ECANCELED; the first record wins, and files_worker() answers with it unless an answer has begun.
+ * One file request being served, for the sources files*.c and filesystem*.c only: its connection with
+ * blocking helpers, its user, and its answer. Every step returns 0 or a negative errno. A step that knows
+ * what the client should read records it with files_fail() or files_fail_rpc(), which return -ECANCELED; the
+ * first record wins, and files_worker() answers with it unless an answer has begun.
  */
 #ifndef CUBICLE_GUEST_FILES_CALL_H
 #define CUBICLE_GUEST_FILES_CALL_H
@@ -23,19 +24,19 @@ struct files_call {
 
 	/* The way in. */
 	struct http_body body;
-	struct str in;       /* received and not yet taken: in request->rest first, then in buffer */
-	char *buffer;        /* FILES_BUFFER bytes */
-	bool owes_continue;  /* 100 Continue is to be sent before the first byte is awaited */
+	struct str in;      /* received and not yet taken: in request->rest first, then in buffer */
+	char *buffer;       /* FILES_BUFFER bytes */
+	bool owes_continue; /* 100 Continue is to be sent before the first byte is awaited */
 
 	/* The way out. */
-	bool answered;       /* the head of the final answer is out */
+	bool answered; /* the head of the final answer is out */
 	bool keep_alive;
-	int cut;             /* negative errno once the connection is broken */
+	int cut; /* negative errno once the connection is broken */
 
 	/* What went wrong. */
-	int status;          /* 0 = nothing recorded */
+	int status;             /* 0 = nothing recorded */
 	enum connect_code code; /* of a filesystem RPC, else 0 */
-	bool stream;         /* a streaming RPC: its errors are an end-of-stream envelope under status 200 */
+	bool stream; /* a streaming RPC: its errors are an end-of-stream envelope under status 200 */
 	struct buf message;
 };
 
@@ -44,15 +45,18 @@ struct files_call {
 /* {"code":status,"message":…} (e2b.md B.2). Returns -ECANCELED. */
 int files_fail(struct files_call *c, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* A Connect error (B.5). Returns -ECANCELED. */
-int files_fail_rpc(struct files_call *c, enum connect_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* For an errno met while doing `what` on the path: the statuses of B.2 to B.4 (ENOSPC 507, ENAMETOOLONG 400...). Returns -ECANCELED. */
+int files_fail_rpc(struct files_call *c, enum connect_code code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* For an errno met while doing `what` on the path: the statuses of B.2 to B.4 (ENOSPC 507, ENAMETOOLONG
+ * 400...). Returns -ECANCELED. */
 int files_fail_errno(struct files_call *c, int error, const char *what, const char *path);
 /* Likewise as a Connect error. */
 int files_fail_rpc_errno(struct files_call *c, int error, const char *what, const char *path);
 
 /* ---- the way in ---- */
 
-/* The next run of body bytes in *ret (valid until the next call): 1; 0 at the end of the body; -EPROTO malformed, -ECONNRESET cut, -ETIMEDOUT idle. */
+/* The next run of body bytes in *ret (valid until the next call): 1; 0 at the end of the body; -EPROTO
+ * malformed, -ECONNRESET cut, -ETIMEDOUT idle. */
 int files_body_next(struct files_call *c, struct str *ret);
 /* The whole body, at most `max` bytes (-EMSGSIZE beyond). */
 int files_body_read(struct files_call *c, size_t max, struct buf *to);
@@ -60,9 +64,11 @@ int files_body_read(struct files_call *c, size_t max, struct buf *to);
 /* ---- the way out ---- */
 
 /* Whole answer; `headers` are complete lines or NULL. HEAD gets no body. */
-int files_respond(struct files_call *c, int status, const char *content_type, const char *headers, struct str body);
+int files_respond(
+	struct files_call *c, int status, const char *content_type, const char *headers, struct str body);
 /* Head of a streamed answer with HTTP_BODY_LENGTH or HTTP_BODY_CHUNKED (until close for HTTP/1.0). */
-int files_start(struct files_call *c, int status, const char *headers, enum http_framing framing, uint64_t length);
+int files_start(
+	struct files_call *c, int status, const char *headers, enum http_framing framing, uint64_t length);
 /* One chunk; empty = the last one. */
 int files_send_chunk(struct files_call *c, struct str bytes);
 /* Bytes as they are. */
@@ -71,23 +77,26 @@ int files_send(struct files_call *c, struct str bytes);
 int files_send_file(struct files_call *c, int fd, uint64_t length);
 /* Answers with what was recorded. */
 int files_respond_failure(struct files_call *c);
-/* After the answer: reads the rest of the request away, so that the client gets to read the answer (e2b.md F.97). */
+/* After the answer: reads the rest of the request away, so that the client gets to read the answer (e2b.md
+ * F.97). */
 void files_drain(struct files_call *c);
 
 /* ---- paths (files_path.c) ---- */
 
 /*
- * The path a client means, by the rules of B.3: empty is the default working directory, "~" and relative ones start at the user's home and are cleaned,
- * absolute ones stay byte for byte. Appends to *ret (NUL-terminated through buf_cstr). 0, -EINVAL with *ret_why set to what to tell, or -ENOMEM.
+ * The path a client means, by the rules of B.3: empty is the default working directory, "~" and relative ones
+ * start at the user's home and are cleaned, absolute ones stay byte for byte. Appends to *ret (NUL-terminated
+ * through buf_cstr). 0, -EINVAL with *ret_why set to what to tell, or -ENOMEM.
  */
 int files_resolve(const struct files_call *c, struct str path, struct buf *ret, const char **ret_why);
-/* Appends an absolute path cleaned lexically: no empty and "." components, ".." takes one away, never above the root (Go's filepath.Clean). */
+/* Appends an absolute path cleaned lexically: no empty and "." components, ".." takes one away, never above
+ * the root (Go's filepath.Clean). */
 void files_clean(struct buf *to, struct str path);
 /* Last component ("/" for the root, as Go's filepath.Base). */
 struct str files_base_name(struct str path);
 /*
- * Makes the directory at `path` and those above that are missing, 0755 and owned by the call's user. 0 or -errno; at -ENOTDIR *ret_bad is the length of
- * the prefix of the path that is a file.
+ * Makes the directory at `path` and those above that are missing, 0755 and owned by the call's user. 0 or
+ * -errno; at -ENOTDIR *ret_bad is the length of the prefix of the path that is a file.
  */
 int files_make_dirs(const struct files_call *c, const char *path, size_t *ret_bad);
 /* The same for what is above `path`. */

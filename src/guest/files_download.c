@@ -12,14 +12,39 @@
 static const struct {
 	const char *extension, *type;
 } TYPES[] = {
-	{"avif", "image/avif"}, {"bmp", "image/bmp"}, {"c", "text/plain; charset=utf-8"}, {"css", "text/css; charset=utf-8"},
-	{"csv", "text/csv; charset=utf-8"}, {"gif", "image/gif"}, {"gz", "application/gzip"}, {"h", "text/plain; charset=utf-8"},
-	{"htm", "text/html; charset=utf-8"}, {"html", "text/html; charset=utf-8"}, {"ico", "image/x-icon"}, {"jpeg", "image/jpeg"},
-	{"jpg", "image/jpeg"}, {"js", "text/javascript; charset=utf-8"}, {"json", "application/json"}, {"log", "text/plain; charset=utf-8"},
-	{"md", "text/markdown; charset=utf-8"}, {"mjs", "text/javascript; charset=utf-8"}, {"mp3", "audio/mpeg"}, {"mp4", "video/mp4"},
-	{"pdf", "application/pdf"}, {"png", "image/png"}, {"py", "text/x-python; charset=utf-8"}, {"sh", "text/x-sh; charset=utf-8"},
-	{"svg", "image/svg+xml"}, {"tar", "application/x-tar"}, {"txt", "text/plain; charset=utf-8"}, {"wasm", "application/wasm"},
-	{"wav", "audio/wav"}, {"webm", "video/webm"}, {"webp", "image/webp"}, {"xml", "text/xml; charset=utf-8"}, {"zip", "application/zip"},
+	{"avif", "image/avif"},
+	{"bmp", "image/bmp"},
+	{"c", "text/plain; charset=utf-8"},
+	{"css", "text/css; charset=utf-8"},
+	{"csv", "text/csv; charset=utf-8"},
+	{"gif", "image/gif"},
+	{"gz", "application/gzip"},
+	{"h", "text/plain; charset=utf-8"},
+	{"htm", "text/html; charset=utf-8"},
+	{"html", "text/html; charset=utf-8"},
+	{"ico", "image/x-icon"},
+	{"jpeg", "image/jpeg"},
+	{"jpg", "image/jpeg"},
+	{"js", "text/javascript; charset=utf-8"},
+	{"json", "application/json"},
+	{"log", "text/plain; charset=utf-8"},
+	{"md", "text/markdown; charset=utf-8"},
+	{"mjs", "text/javascript; charset=utf-8"},
+	{"mp3", "audio/mpeg"},
+	{"mp4", "video/mp4"},
+	{"pdf", "application/pdf"},
+	{"png", "image/png"},
+	{"py", "text/x-python; charset=utf-8"},
+	{"sh", "text/x-sh; charset=utf-8"},
+	{"svg", "image/svg+xml"},
+	{"tar", "application/x-tar"},
+	{"txt", "text/plain; charset=utf-8"},
+	{"wasm", "application/wasm"},
+	{"wav", "audio/wav"},
+	{"webm", "video/webm"},
+	{"webp", "image/webp"},
+	{"xml", "text/xml; charset=utf-8"},
+	{"zip", "application/zip"},
 };
 
 static const char *type_of(struct str name)
@@ -38,8 +63,8 @@ static const char *type_of(struct str name)
 }
 
 /*
- * RFC 6266: a quoted ASCII name for everybody and, when that cannot say it, filename* (RFC 8187), which needs UTF-8. Control characters never reach the
- * header.
+ * RFC 6266: a quoted ASCII name for everybody and, when that cannot say it, filename* (RFC 8187), which needs
+ * UTF-8. Control characters never reach the header.
  */
 static void add_disposition(struct buf *to, struct str name)
 {
@@ -85,15 +110,18 @@ static int parse_http_date(struct str s, time_t *ret)
 	return 0;
 }
 
-/* The status that the preconditions of RFC 9110 §13.2.2 ask for, 0 = go on. There are no entity tags here: none matches, "*" does. */
+/* The status that the preconditions of RFC 9110 §13.2.2 ask for, 0 = go on. There are no entity tags here:
+ * none matches, "*" does. */
 static int precondition(const struct http_head *h, time_t modified)
 {
 	time_t t;
-	const struct http_header *match = http_find(h, "If-Match"), *none_match = http_find(h, "If-None-Match");
+	const struct http_header *match = http_find(h, "If-Match"),
+				 *none_match = http_find(h, "If-None-Match");
 	if (match ? !str_is(match->value, "*")
 		  : parse_http_date(http_value(h, "If-Unmodified-Since"), &t) == 0 && modified > t)
 		return 412;
-	if (none_match ? str_is(none_match->value, "*") : parse_http_date(http_value(h, "If-Modified-Since"), &t) == 0 && modified <= t)
+	if (none_match ? str_is(none_match->value, "*")
+		       : parse_http_date(http_value(h, "If-Modified-Since"), &t) == 0 && modified <= t)
 		return 304;
 	return 0;
 }
@@ -113,7 +141,8 @@ static bool is_refused(struct str parameters)
 	return true;
 }
 
-/* Answers are never compressed (that comes with gzip downloads): only a client that refuses the identity cannot be served. */
+/* Answers are never compressed (that comes with gzip downloads): only a client that refuses the identity
+ * cannot be served. */
 static bool accepts_identity(const struct http_head *h)
 {
 	bool any_refused = false;
@@ -136,7 +165,8 @@ static bool accepts_identity(const struct http_head *h)
 	return !any_refused;
 }
 
-/* Reads until the end of file or until the buffer is full; a source that has nothing now (/proc/kmsg) gives -EAGAIN. */
+/* Reads until the end of file or until the buffer is full; a source that has nothing now (/proc/kmsg) gives
+ * -EAGAIN. */
 static ssize_t read_start(int fd, char *p, size_t n)
 {
 	size_t got = 0;
@@ -170,10 +200,12 @@ static int send_unknown(struct files_call *c, int fd, char *buffer, size_t got, 
 }
 
 /*
- * st_size lies for files that the kernel makes up while they are read: 0 in /proc (e2b.md F.63), a whole page in /sys. So whatever fits into a buffer is
- * read first and announced as it was read, and a size of 0 means unknown.
+ * st_size lies for files that the kernel makes up while they are read: 0 in /proc (e2b.md F.63), a whole page
+ * in /sys. So whatever fits into a buffer is read first and announced as it was read, and a size of 0 means
+ * unknown.
  */
-static int send_file(struct files_call *c, int fd, const struct stat *st, const char *path, const char *headers)
+static int send_file(
+	struct files_call *c, int fd, const struct stat *st, const char *path, const char *headers)
 {
 	if (st->st_size <= FILES_BUFFER) {
 		cleanup_free char *buffer = malloc(FILES_BUFFER);
@@ -195,7 +227,8 @@ static int send_file(struct files_call *c, int fd, const struct stat *st, const 
 	return files_send_file(c, fd, (uint64_t)st->st_size);
 }
 
-/* Without waiting for a writer of a FIFO, and without taking a terminal; nothing but regular files is opened at all. */
+/* Without waiting for a writer of a FIFO, and without taking a terminal; nothing but regular files is opened
+ * at all. */
 static int open_regular(struct files_call *c, const char *path, struct stat *ret_st)
 {
 	if (stat(path, ret_st) < 0)
@@ -223,7 +256,8 @@ static int query_path(struct files_call *c, struct buf *ret)
 	return r == -EINVAL ? files_fail(c, 400, "%s", why) : r;
 }
 
-/* Range is not served yet: the whole file is a valid answer to it (RFC 9110 §14.2), and Accept-Ranges says so. */
+/* Range is not served yet: the whole file is a valid answer to it (RFC 9110 §14.2), and Accept-Ranges says
+ * so. */
 int files_download(struct files_call *c)
 {
 	cleanup_buf struct buf path = BUF_INIT;
@@ -231,7 +265,8 @@ int files_download(struct files_call *c)
 	if (r < 0)
 		return r;
 	if (!accepts_identity(&c->head))
-		return files_fail(c, 406, "error parsing Accept-Encoding: no acceptable encoding found, supported: [identity]");
+		return files_fail(c, 406,
+			"error parsing Accept-Encoding: no acceptable encoding found, supported: [identity]");
 	struct stat st;
 	cleanup_fd int fd = open_regular(c, buf_cstr(&path), &st);
 	if (fd < 0)
@@ -245,10 +280,13 @@ int files_download(struct files_call *c)
 		buf_addf(&headers, "Last-Modified: %s\r\n", date);
 	int status = precondition(&c->head, st.st_mtime);
 	if (status == 304)
-		return buf_cstr(&headers) ? files_respond(c, 304, NULL, buf_cstr(&headers), str_n("", 0)) : -ENOMEM;
+		return buf_cstr(&headers) ? files_respond(c, 304, NULL, buf_cstr(&headers), str_n("", 0))
+					  : -ENOMEM;
 	if (status)
 		return files_fail(c, status, "precondition failed: path '%s' was modified", buf_cstr(&path));
 	buf_addf(&headers, "Content-Type: %s\r\n", type_of(name));
 	add_disposition(&headers, name);
-	return headers.failed || !buf_cstr(&headers) ? -ENOMEM : send_file(c, fd, &st, buf_cstr(&path), buf_cstr(&headers));
+	return headers.failed || !buf_cstr(&headers)
+		       ? -ENOMEM
+		       : send_file(c, fd, &st, buf_cstr(&path), buf_cstr(&headers));
 }

@@ -14,20 +14,21 @@ enum { MAX_FILES = 100000 };
 struct upload {
 	struct files_call *call;
 	bool has_path;
-	struct buf path;     /* query `path`, resolved */
-	int fd;              /* of the file being written, -1 = the part is not wanted */
-	struct buf target;   /* its path */
-	struct map seen;     /* paths of this request */
-	struct buf answer;   /* JSON array without its end */
+	struct buf path;   /* query `path`, resolved */
+	int fd;            /* of the file being written, -1 = the part is not wanted */
+	struct buf target; /* its path */
+	struct map seen;   /* paths of this request */
+	struct buf answer; /* JSON array without its end */
 };
 
 /*
- * Opens without O_CREAT first: with it the kernel refuses existing files of other users in sticky directories (fs.protected_regular), so that root could
- * not replace /tmp/x of the sandbox's user. Never waits for a FIFO's reader; never truncates before it knows what it has.
+ * Opens without O_CREAT first: with it the kernel refuses existing files of other users in sticky directories
+ * (fs.protected_regular), so that root could not replace /tmp/x of the sandbox's user. Never waits for a
+ * FIFO's reader. Truncates at once: an overlay would otherwise copy up the old content.
  */
 static int open_target(struct files_call *c, const char *path, struct stat *ret_st)
 {
-	const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	const int flags = O_WRONLY | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	if (stat(path, ret_st) == 0) {
 		if (S_ISDIR(ret_st->st_mode))
 			return files_fail(c, 400, "path is a directory: %s", path);
@@ -53,8 +54,10 @@ static int begin_file(struct upload *u, struct str path)
 {
 	struct files_call *c = u->call;
 	if (map_get(&u->seen, path))
-		return files_fail(c, 400, "you cannot upload multiple files to the same path '%.*s' in one upload request, "
-					  "only the first specified file was uploaded", STR_FMT(path));
+		return files_fail(c, 400,
+			"you cannot upload multiple files to the same path '%.*s' in one upload request, "
+			"only the first specified file was uploaded",
+			STR_FMT(path));
 	if (u->seen.count >= MAX_FILES)
 		return files_fail(c, 400, "more than %d files in one upload request", MAX_FILES);
 	buf_clear(&u->target);
@@ -68,7 +71,8 @@ static int begin_file(struct upload *u, struct str path)
 	size_t bad = 0;
 	int r = files_make_parents(c, target, &bad);
 	if (r == -ENOTDIR)
-		return files_fail(c, 500, "error ensuring directories: path is a file: %.*s", (int)bad, target);
+		return files_fail(
+			c, 500, "error ensuring directories: path is a file: %.*s", (int)bad, target);
 	if (r < 0)
 		return files_fail_errno(c, r, "error ensuring directories", target);
 
@@ -77,10 +81,9 @@ static int begin_file(struct upload *u, struct str path)
 	if (fd < 0)
 		return fd;
 	/* A needless chown would clear set-uid bits, and the mode is to be kept. */
-	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) && fchown(fd, c->user.uid, c->user.gid) < 0)
+	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) &&
+		fchown(fd, c->user.uid, c->user.gid) < 0)
 		return files_fail_errno(c, errno, "error changing file ownership", target);
-	if (st.st_size && ftruncate(fd, 0) < 0)
-		return files_fail_errno(c, errno, "error truncating file", target);
 	u->fd = steal_fd(&fd);
 	return 0;
 }
@@ -123,7 +126,9 @@ static int on_part(const struct multipart_part *p, void *arg)
 	if (u->has_path)
 		return begin_file(u, buf_str(&u->path));
 	if (!p->has_filename || p->filename.n == 0)
-		return files_fail(u->call, 400, "error getting multipart custom part file name: filename not found in Content-Disposition header");
+		return files_fail(u->call, 400,
+			"error getting multipart custom part file name: filename not found in "
+			"Content-Disposition header");
 	cleanup_buf struct buf path = BUF_INIT;
 	int r = resolve(u->call, p->filename, &path);
 	return r < 0 ? r : begin_file(u, buf_str(&path));
@@ -149,9 +154,12 @@ static void multipart_free_p(struct multipart **m)
 static int receive_multipart(struct upload *u, struct str content_type)
 {
 	static const struct multipart_ops ops = {.part = on_part, .data = on_data, .part_end = on_part_end};
-	__attribute__((__cleanup__(multipart_free_p))) struct multipart *m = multipart_new(content_type, &ops, u);
+	__attribute__((__cleanup__(multipart_free_p))) struct multipart *m =
+		multipart_new(content_type, &ops, u);
 	if (!m)
-		return errno == ENOMEM ? -ENOMEM : files_fail(u->call, 400, "no usable multipart boundary in Content-Type");
+		return errno == ENOMEM
+			       ? -ENOMEM
+			       : files_fail(u->call, 400, "no usable multipart boundary in Content-Type");
 	for (;;) {
 		struct str run;
 		int r = files_body_next(u->call, &run);
@@ -159,7 +167,8 @@ static int receive_multipart(struct upload *u, struct str content_type)
 			r = multipart_finish(m);
 		else if (r > 0 && (r = multipart_feed(m, run.p, run.n)) == 0)
 			continue;
-		return r == -EPROTO ? files_fail(u->call, 400, "error reading form: malformed multipart body") : r;
+		return r == -EPROTO ? files_fail(u->call, 400, "error reading form: malformed multipart body")
+				    : r;
 	}
 }
 
@@ -216,7 +225,8 @@ static int upload(struct upload *u)
 		r = query_path(u);
 	if (r < 0)
 		return r;
-	struct str content_type = http_value(&u->call->head, "Content-Type"), media = content_type, parameters;
+	struct str content_type = http_value(&u->call->head, "Content-Type"), media = content_type,
+		   parameters;
 	str_cut(content_type, ';', &media, &parameters);
 	media = str_trim(media);
 	if (str_eq_nocase(media, STR("multipart/form-data")))
@@ -233,7 +243,8 @@ static int upload(struct upload *u)
 	return files_respond(u->call, 200, "application/json", NULL, buf_str(&u->answer));
 }
 
-/* The file is written in its place, as the reference does: it keeps inode, mode and links; an upload that fails in its middle leaves what had arrived. */
+/* The file is written in its place, as the reference does: it keeps inode, mode and links; an upload that
+ * fails in its middle leaves what had arrived. */
 int files_upload(struct files_call *c)
 {
 	struct upload u = {.call = c, .fd = -1};

@@ -34,10 +34,12 @@ static int number_field(struct rpc *q, const char *field, uint32_t *ret)
 	uint64_t n = 0;
 	if (json_is_integer(value) && json_integer_value(value) >= 0)
 		n = (uint64_t)json_integer_value(value);
-	else if (value && !json_is_null(value) && (!json_is_string(value) || str_to_u64(json_str(value), &n) < 0))
+	else if (value && !json_is_null(value) &&
+		 (!json_is_string(value) || str_to_u64(json_str(value), &n) < 0))
 		n = UINT64_MAX;
 	if (n > UINT32_MAX)
-		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "%s must be an unsigned 32-bit number", field);
+		return files_fail_rpc(
+			q->call, CONNECT_INVALID_ARGUMENT, "%s must be an unsigned 32-bit number", field);
 	*ret = (uint32_t)n;
 	return 0;
 }
@@ -68,7 +70,8 @@ static int do_stat(struct rpc *q)
 static int fail_parents(struct rpc *q, int r, const char *path, size_t bad)
 {
 	if (r == -ENOTDIR)
-		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "path is a file: %.*s", (int)bad, path);
+		return files_fail_rpc(
+			q->call, CONNECT_INVALID_ARGUMENT, "path is a file: %.*s", (int)bad, path);
 	return files_fail_rpc_errno(q->call, r, "error making directories", path);
 }
 
@@ -82,8 +85,10 @@ static int do_make_dir(struct rpc *q)
 	struct stat st;
 	if (stat(path, &st) == 0)
 		return S_ISDIR(st.st_mode)
-			? files_fail_rpc(q->call, CONNECT_ALREADY_EXISTS, "directory already exists: %s", path)
-			: files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "path already exists but it is not a directory: %s", path);
+			       ? files_fail_rpc(q->call, CONNECT_ALREADY_EXISTS,
+					 "directory already exists: %s", path)
+			       : files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT,
+					 "path already exists but it is not a directory: %s", path);
 	size_t bad = 0;
 	r = files_make_dirs(q->call, path, &bad);
 	return r < 0 ? fail_parents(q, r, path, bad) : answer_entry(q, path);
@@ -118,7 +123,8 @@ static int do_move(struct rpc *q)
 	case EPERM:
 		return files_fail_rpc_errno(q->call, errno, "error renaming", source);
 	default:
-		return files_fail_rpc(q->call, CONNECT_INTERNAL, "error renaming '%s' to '%s': %s", source, destination, strerror(errno));
+		return files_fail_rpc(q->call, CONNECT_INTERNAL, "error renaming '%s' to '%s': %s", source,
+			destination, strerror(errno));
 	}
 }
 
@@ -163,7 +169,8 @@ static int do_remove(struct rpc *q)
 		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "cannot remove '%s'", target);
 	/* Before anything in it is gone. */
 	if (is_mount_point(target))
-		return files_fail_rpc(q->call, CONNECT_INTERNAL, "error removing '%s': it is a mount point", target);
+		return files_fail_rpc(
+			q->call, CONNECT_INTERNAL, "error removing '%s': it is a mount point", target);
 	r = remove_tree(AT_FDCWD, target);
 	if (r < 0 && r != -ENOENT && r != -ENOTDIR)
 		return files_fail_rpc_errno(q->call, r, "error removing", target);
@@ -181,16 +188,24 @@ static const struct method {
 	int (*run)(struct rpc *q);
 	bool stream;
 } METHODS[] = {
-	{"Stat", do_stat, false}, {"MakeDir", do_make_dir, false}, {"Move", do_move, false}, {"ListDir", do_list_dir, false},
-	{"Remove", do_remove, false}, {"WatchDir", do_watch, true}, {"CreateWatcher", do_watch, false},
-	{"GetWatcherEvents", do_watch, false}, {"RemoveWatcher", do_watch, false},
+	{"Stat", do_stat, false},
+	{"MakeDir", do_make_dir, false},
+	{"Move", do_move, false},
+	{"ListDir", do_list_dir, false},
+	{"Remove", do_remove, false},
+	{"WatchDir", do_watch, true},
+	{"CreateWatcher", do_watch, false},
+	{"GetWatcherEvents", do_watch, false},
+	{"RemoveWatcher", do_watch, false},
 };
 
-/* application/json for unary calls, application/connect+json for streams, nothing behind it but charset=utf-8 (B.5). */
+/* application/json for unary calls, application/connect+json for streams, nothing behind it but charset=utf-8
+ * (B.5). */
 static bool is_content_type(struct str value, const char *wanted)
 {
 	struct str media = value, parameter = str_n("", 0);
-	if (str_cut(value, ';', &media, &parameter) && !str_eq_nocase(str_trim(parameter), STR("charset=utf-8")))
+	if (str_cut(value, ';', &media, &parameter) &&
+		!str_eq_nocase(str_trim(parameter), STR("charset=utf-8")))
 		return false;
 	return str_eq_nocase(str_trim(media), str_of(wanted));
 }
@@ -213,21 +228,26 @@ static int read_message(struct rpc *q, const struct method *method)
 	cleanup_buf struct buf body = BUF_INIT;
 	int r = files_body_read(q->call, FILES_MAX_MESSAGE, &body);
 	if (r == -EMSGSIZE)
-		return files_fail_rpc(q->call, CONNECT_RESOURCE_EXHAUSTED, "message longer than %d bytes", FILES_MAX_MESSAGE);
+		return files_fail_rpc(q->call, CONNECT_RESOURCE_EXHAUSTED, "message longer than %d bytes",
+			FILES_MAX_MESSAGE);
 	if (r < 0 || method->stream)
 		return r;
 	struct error err = {0};
 	q->message = json_parse(buf_str(&body), FILES_MAX_MESSAGE, "message", &err);
 	if (!q->message)
 		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "%s", err.message);
-	return json_is_object(q->message) ? 0 : files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "message must be an object");
+	return json_is_object(q->message)
+		       ? 0
+		       : files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "message must be an object");
 }
 
 static int serve_method(struct rpc *q, const struct method *method)
 {
-	struct str coding = http_value(&q->call->head, method->stream ? "Connect-Content-Encoding" : "Content-Encoding");
+	struct str coding =
+		http_value(&q->call->head, method->stream ? "Connect-Content-Encoding" : "Content-Encoding");
 	if (coding.n && !str_eq_nocase(coding, STR("identity")))
-		return files_fail_rpc(q->call, CONNECT_UNIMPLEMENTED, "unknown compression '%.*s': supported encodings are none", STR_FMT(coding));
+		return files_fail_rpc(q->call, CONNECT_UNIMPLEMENTED,
+			"unknown compression '%.*s': supported encodings are none", STR_FMT(coding));
 	int r = files_user_of_basic(q->call);
 	if (r == 0)
 		r = read_deadline(q);
@@ -237,7 +257,8 @@ static int serve_method(struct rpc *q, const struct method *method)
 		r = method->run(q);
 	if (r < 0)
 		return r;
-	return q->answer.failed ? -ENOMEM : files_respond(q->call, 200, "application/json", NULL, buf_str(&q->answer));
+	return q->answer.failed ? -ENOMEM
+				: files_respond(q->call, 200, "application/json", NULL, buf_str(&q->answer));
 }
 
 int filesystem_serve(struct files_call *c)
@@ -249,7 +270,8 @@ int filesystem_serve(struct files_call *c)
 			method = &METHODS[i];
 	}
 	if (!method)
-		return files_fail_rpc(c, CONNECT_UNIMPLEMENTED, "unknown method filesystem.Filesystem/%.*s", STR_FMT(name));
+		return files_fail_rpc(
+			c, CONNECT_UNIMPLEMENTED, "unknown method filesystem.Filesystem/%.*s", STR_FMT(name));
 	if (!str_is(c->head.method, "POST"))
 		return files_fail(c, 405, "method not allowed");
 	struct str type = http_value(&c->head, "Content-Type");

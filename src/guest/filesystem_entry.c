@@ -52,8 +52,8 @@ static void add_time(struct buf *to, const struct timespec *t)
 	struct tm tm;
 	time_t s = MIN(MAX(t->tv_sec, -62135596800LL), 253402300799LL);
 	gmtime_r(&s, &tm);
-	buf_addf(to, "\"%04d-%02d-%02dT%02d:%02d:%02d.%09ldZ\"", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
-		 t->tv_nsec);
+	buf_addf(to, "\"%04d-%02d-%02dT%02d:%02d:%02d.%09ldZ\"", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday,
+		tm.tm_hour, tm.tm_min, tm.tm_sec, t->tv_nsec);
 }
 
 static void add_owner(struct buf *to, const char *key, struct str name, unsigned id)
@@ -65,7 +65,8 @@ static void add_owner(struct buf *to, const char *key, struct str name, unsigned
 		buf_addf(to, "\"%u\"", id);
 }
 
-int entry_add(struct buf *to, const struct user_names *names, int dirfd, const char *name, struct str path, bool *ret_directory)
+int entry_add(struct buf *to, const struct user_names *names, int dirfd, const char *name, struct str path,
+	bool *ret_directory)
 {
 	struct stat st, target;
 	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -85,7 +86,8 @@ int entry_add(struct buf *to, const struct user_names *names, int dirfd, const c
 	json_quote(to, files_base_name(path));
 	buf_addf(to, ",\"type\":\"%s\",\"path\":", type_name(target.st_mode));
 	json_quote(to, path);
-	buf_addf(to, ",\"size\":\"%lld\",\"mode\":%u,\"permissions\":\"%s\"", size, (unsigned)target.st_mode & 0777, permissions);
+	buf_addf(to, ",\"size\":\"%lld\",\"mode\":%u,\"permissions\":\"%s\"", size,
+		(unsigned)target.st_mode & 0777, permissions);
 	add_owner(to, "owner", user_name(names, st.st_uid), st.st_uid);
 	add_owner(to, "group", group_name(names, st.st_gid), st.st_gid);
 	buf_add_c(to, ",\"modifiedTime\":");

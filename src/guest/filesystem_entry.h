@@ -11,13 +11,17 @@ enum {
 	LIST_MAX_LEVELS = 1024,            /* each holds a descriptor */
 };
 
-/* Appends the entry at dirfd/name, shown with that path, and tells whether it is itself a directory. 0, -ENOENT and other errnos of stat, -ENOMEM. */
-int entry_add(struct buf *to, const struct user_names *names, int dirfd, const char *name, struct str path, bool *ret_directory);
+/* Appends the entry at dirfd/name, shown with that path, and tells whether it is itself a directory. 0,
+ * -ENOENT and other errnos of stat, -ENOMEM. */
+int entry_add(struct buf *to, const struct user_names *names, int dirfd, const char *name, struct str path,
+	bool *ret_directory);
 
 /*
- * Appends the entries under the directory at `path`, comma-separated: depth-first, parents before their children, the names of each directory in bytewise
- * order, links not descended (0 and 1 are the same depth). What vanishes meanwhile is left out. Gives up at deadline (CLOCK_MONOTONIC, 0 = none).
+ * Appends the entries under the directory at `path`, comma-separated: depth-first, parents before their
+ * children, the names of each directory in bytewise order, links not descended (0 and 1 are the same depth).
+ * What vanishes meanwhile is left out. Gives up at deadline (CLOCK_MONOTONIC, 0 = none).
  */
-int list_add(struct files_call *c, struct buf *to, const struct user_names *names, const char *path, uint32_t depth, int64_t deadline);
+int list_add(struct files_call *c, struct buf *to, const struct user_names *names, const char *path,
+	uint32_t depth, int64_t deadline);
 
 #endif

@@ -12,11 +12,11 @@
 struct listing {
 	struct files_call *call;
 	struct buf *out;
-	size_t first;      /* where the first entry begins in it */
+	size_t first; /* where the first entry begins in it */
 	const struct user_names *names;
-	struct buf path;   /* of the directory being read */
+	struct buf path; /* of the directory being read */
 	uint32_t depth;
-	size_t count;      /* names read so far */
+	size_t count; /* names read so far */
 	int64_t deadline;
 };
 
@@ -53,8 +53,9 @@ static int names_add(struct names *l, const char *name)
 
 static int too_large(struct listing *l)
 {
-	return files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED, "the listing has more than %d entries or %d MiB; list a smaller part or a smaller depth",
-			      LIST_MAX_ENTRIES, LIST_MAX_BYTES >> 20);
+	return files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED,
+		"the listing has more than %d entries or %d MiB; list a smaller part or a smaller depth",
+		LIST_MAX_ENTRIES, LIST_MAX_BYTES >> 20);
 }
 
 static int read_names(struct listing *l, DIR *dir, struct names *ret)
@@ -80,15 +81,19 @@ static int list_directory(struct listing *l, int fd, uint32_t level);
 static int descend(struct listing *l, int dirfd, const char *name, uint32_t level)
 {
 	if (level > LIST_MAX_LEVELS)
-		return files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED, "the tree is deeper than %d directories", LIST_MAX_LEVELS);
+		return files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED,
+			"the tree is deeper than %d directories", LIST_MAX_LEVELS);
 	int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd >= 0)
 		return list_directory(l, fd, level);
-	/* Vanished or replaced since it was read, or closed even to root (FUSE): its own entry is all there is to tell. */
+	/* Vanished or replaced since it was read, or closed even to root (FUSE): its own entry is all there
+	 * is to tell. */
 	if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EACCES || errno == EPERM)
 		return 0;
-	return errno == EMFILE || errno == ENFILE
-		? files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED, "the tree is deeper than descriptors are left") : -errno;
+	if (errno == EMFILE || errno == ENFILE)
+		return files_fail_rpc(
+			l->call, CONNECT_RESOURCE_EXHAUSTED, "the tree is deeper than descriptors are left");
+	return -errno;
 }
 
 static void cut(struct buf *b, size_t length)
@@ -105,7 +110,8 @@ static int list_one(struct listing *l, int dirfd, const char *name, uint32_t lev
 	if (mark > l->first)
 		buf_add_c(l->out, ",");
 	bool directory = false;
-	int r = l->path.failed ? -ENOMEM : entry_add(l->out, l->names, dirfd, name, buf_str(&l->path), &directory);
+	int r = l->path.failed ? -ENOMEM
+			       : entry_add(l->out, l->names, dirfd, name, buf_str(&l->path), &directory);
 	if (r == -ENOENT || r == -EACCES || r == -ENOTCONN) {
 		cut(l->out, mark);
 		r = 0;
@@ -152,16 +158,23 @@ static int open_root(struct files_call *c, const char *path)
 	if (errno == ENOENT || errno == ENOTDIR)
 		return files_fail_rpc(c, CONNECT_NOT_FOUND, "directory not found: %s", path);
 	if (errno == ELOOP)
-		return files_fail_rpc(c, CONNECT_FAILED_PRECONDITION, "cyclic symlink or too long a chain of links at '%s'", path);
+		return files_fail_rpc(c, CONNECT_FAILED_PRECONDITION,
+			"cyclic symlink or too long a chain of links at '%s'", path);
 	return files_fail_rpc_errno(c, errno, "error opening directory", path);
 }
 
-int list_add(struct files_call *c, struct buf *to, const struct user_names *names, const char *path, uint32_t depth, int64_t deadline)
+int list_add(struct files_call *c, struct buf *to, const struct user_names *names, const char *path,
+	uint32_t depth, int64_t deadline)
 {
 	int fd = open_root(c, path);
 	if (fd < 0)
 		return fd;
-	struct listing l = {.call = c, .out = to, .first = buf_len(to), .names = names, .depth = depth ? depth : 1, .deadline = deadline};
+	struct listing l = {.call = c,
+		.out = to,
+		.first = buf_len(to),
+		.names = names,
+		.depth = depth ? depth : 1,
+		.deadline = deadline};
 	files_clean(&l.path, str_of(path));
 	int r = list_directory(&l, fd, 1);
 	buf_done(&l.path);

@@ -12,7 +12,8 @@
 
 enum { MAX_DATABASE = 4 * 1024 * 1024, MAX_FIELDS = 7 };
 
-/* Opens without blocking and reads regular files only: root inside may have put a FIFO or a device in the place. */
+/* Opens without blocking and reads regular files only: root inside may have put a FIFO or a device in the
+ * place. */
 static int read_database(const char *path, struct buf *to)
 {
 	cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -86,8 +87,10 @@ static int fill_user(struct guest_user *u, const struct str fields[MAX_FIELDS])
 		return -EINVAL;
 	u->uid = uid;
 	u->gid = gid;
-	struct str home = fields[5].n ? fields[5] : STR("/"), shell = fields[6].n ? fields[6] : STR("/bin/sh");
-	if (copy_field(u->name, sizeof(u->name), fields[0]) < 0 || copy_field(u->home, sizeof(u->home), home) < 0 ||
+	struct str home = fields[5].n ? fields[5] : STR("/"),
+		   shell = fields[6].n ? fields[6] : STR("/bin/sh");
+	if (copy_field(u->name, sizeof(u->name), fields[0]) < 0 ||
+		copy_field(u->home, sizeof(u->home), home) < 0 ||
 		copy_field(u->shell, sizeof(u->shell), shell) < 0)
 		return -EINVAL;
 	return 0;
@@ -113,7 +116,8 @@ static void fill_groups(struct guest_user *u)
 	struct str rest = buf_str(&text), fields[MAX_FIELDS];
 	for (size_t n; (n = next_entry(&rest, fields)) && u->n_groups < ARRAY_SIZE(u->groups);) {
 		unsigned gid;
-		if (n < 4 || parse_id(fields[2], &gid) < 0 || gid == u->gid || !lists_member(fields[3], u->name))
+		if (n < 4 || parse_id(fields[2], &gid) < 0 || gid == u->gid ||
+			!lists_member(fields[3], u->name))
 			continue;
 		u->groups[u->n_groups++] = gid;
 	}
@@ -143,7 +147,8 @@ int guest_user_find(struct str name, struct guest_user *ret)
 				break;
 		}
 	}
-	/* Images without a passwd file (distroless, scratch) still have root, and whoever spoils the file has too: to repair it. */
+	/* Images without a passwd file (distroless, scratch) still have root, and whoever spoils the file has
+	 * too: to repair it. */
 	if (!have && (str_is(name, "root") || str_is(name, "0"))) {
 		found = (struct guest_user){.name = "root", .home = "/root", .shell = "/bin/sh"};
 		have = true;

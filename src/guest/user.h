@@ -1,4 +1,5 @@
-/* Names of users and groups: the sandbox's own /etc/passwd and /etc/group read as data (guest_user_find() is in guest.h). */
+/* Names of users and groups: the sandbox's own /etc/passwd and /etc/group read as data (guest_user_find() is
+ * in guest.h). */
 #ifndef CUBICLE_GUEST_USER_H
 #define CUBICLE_GUEST_USER_H
 

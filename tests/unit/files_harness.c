@@ -49,18 +49,21 @@ void harness_enter(void)
 		const char *path;
 		mode_t mode;
 		uid_t owner;
-	} directories[] = {{"etc", 0755, 0}, {"root", 0700, 0}, {"home", 0755, 0}, {"home/user", 0755, 1000}, {"tmp", 01777, 0},
-		{"proc", 0755, 0}, {"sys", 0755, 0}, {"dev", 0755, 0}, {"work", 0755, 1000}, {"small", 0755, 0}};
+	} directories[] = {{"etc", 0755, 0}, {"root", 0700, 0}, {"home", 0755, 0}, {"home/user", 0755, 1000},
+		{"tmp", 01777, 0}, {"proc", 0755, 0}, {"sys", 0755, 0}, {"dev", 0755, 0},
+		{"work", 0755, 1000}, {"small", 0755, 0}};
 	for (size_t i = 0; i < ARRAY_SIZE(directories); i++) {
 		must(mkdir(directories[i].path, directories[i].mode), directories[i].path);
-		must(chown(directories[i].path, directories[i].owner, directories[i].owner), directories[i].path);
+		must(chown(directories[i].path, directories[i].owner, directories[i].owner),
+			directories[i].path);
 	}
 	must(mount("/proc", "proc", NULL, MS_BIND, NULL), "proc");
 	must(mount("/sys", "sys", NULL, MS_BIND, NULL), "sys");
 	must(mount("tmpfs", "small", "tmpfs", 0, "size=1m,nr_inodes=64,mode=755"), "small tmpfs");
 	disk_write("dev/zero", STR(""));
 	must(mount("/dev/zero", "dev/zero", NULL, MS_BIND, NULL), "dev/zero");
-	disk_write("etc/passwd", STR("root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/bash\nother:x:1001:1001::/home/other:/bin/sh\n"));
+	disk_write("etc/passwd", STR("root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/"
+				     "bash\nother:x:1001:1001::/home/other:/bin/sh\n"));
 	disk_write("etc/group", STR("root:x:0:\nuser:x:1000:\nsudo:x:27:user,other\nother:x:1001:\n"));
 	must(chroot("."), "chroot");
 	signal(SIGPIPE, SIG_IGN);
@@ -79,8 +82,13 @@ void harness_leave(void)
 static void be_worker(int conn, int result, struct str head, struct str rest)
 {
 	fd_set_nonblock(conn, true);
-	struct files_request q = {.conn = conn, .head_bytes = head, .rest = rest, .token = harness.token, .default_user = harness.user,
-		.default_workdir = harness.workdir, .idle_timeout_ns = harness.idle_ns};
+	struct files_request q = {.conn = conn,
+		.head_bytes = head,
+		.rest = rest,
+		.token = harness.token,
+		.default_user = harness.user,
+		.default_workdir = harness.workdir,
+		.idle_timeout_ns = harness.idle_ns};
 	cleanup_buf struct buf back = BUF_INIT;
 	bool keep_alive = false;
 	/* A forked process starts with its parent's pages. */
@@ -127,7 +135,9 @@ static void talk(int fd, struct str out)
 			size_t n = harness.step && harness.step < out.n ? harness.step : out.n;
 			ssize_t r = send(fd, out.p, n, MSG_NOSIGNAL);
 			/* The worker may have closed already: its answer is still there to be read. */
-			out = r > 0 ? str_from(out, (size_t)r) : r < 0 && errno == EAGAIN ? out : str_n("", 0);
+			out = r > 0                      ? str_from(out, (size_t)r)
+			      : r < 0 && errno == EAGAIN ? out
+							 : str_n("", 0);
 			if (out.n == 0 && harness.stop_sending)
 				shutdown(fd, SHUT_WR);
 		}
@@ -188,7 +198,8 @@ struct reply *ask_bytes(struct str request)
 	reply = (struct reply){0};
 	const char *end = memmem(request.p, request.n, "\r\n\r\n", 4);
 	assert_non_null(end);
-	struct str head = str_n(request.p, (size_t)(end + 4 - request.p)), rest = str_from(request, head.n), later = str_from(rest, harness.rest);
+	struct str head = str_n(request.p, (size_t)(end + 4 - request.p)), rest = str_from(request, head.n),
+		   later = str_from(rest, harness.rest);
 	rest.n = MIN(rest.n, harness.rest);
 	int pair[2], result[2];
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -234,7 +245,10 @@ struct reply *put(const char *path, struct str bytes)
 	cleanup_buf struct buf request = BUF_INIT;
 	buf_add_c(&request, "POST /files?path=");
 	url_encode(&request, str_of(path));
-	buf_addf(&request, " HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: %zu\r\n\r\n", bytes.n);
+	buf_addf(&request,
+		" HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: "
+		"%zu\r\n\r\n",
+		bytes.n);
 	buf_add_str(&request, bytes);
 	return ask_bytes(buf_str(&request));
 }
@@ -242,14 +256,19 @@ struct reply *put(const char *path, struct str bytes)
 struct reply *post_form(const char *query, struct str body)
 {
 	cleanup_buf struct buf request = BUF_INIT;
-	buf_addf(&request, "POST /files?%s HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=B\r\nContent-Length: %zu\r\n\r\n", query, body.n);
+	buf_addf(&request,
+		"POST /files?%s HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; "
+		"boundary=B\r\nContent-Length: %zu\r\n\r\n",
+		query, body.n);
 	buf_add_str(&request, body);
 	return ask_bytes(buf_str(&request));
 }
 
 void form_part(struct buf *to, const char *disposition, struct str bytes)
 {
-	buf_addf(to, "--B\r\nContent-Disposition: form-data; %s\r\nContent-Type: application/octet-stream\r\n\r\n", disposition);
+	buf_addf(to,
+		"--B\r\nContent-Disposition: form-data; %s\r\nContent-Type: application/octet-stream\r\n\r\n",
+		disposition);
 	buf_add_str(to, bytes);
 	buf_add_c(to, "\r\n");
 }
@@ -261,7 +280,8 @@ void form_end(struct buf *to)
 
 struct reply *rpc(const char *method, const char *json)
 {
-	return ask("POST /filesystem.Filesystem/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnect-Protocol-Version: 1\r\n"
+	return ask("POST /filesystem.Filesystem/%s HTTP/1.1\r\nHost: x\r\nContent-Type: "
+		   "application/json\r\nConnect-Protocol-Version: 1\r\n"
 		   "Content-Length: %zu\r\n\r\n%s",
 		method, strlen(json), json);
 }
@@ -275,7 +295,8 @@ struct str header(const struct reply *r, const char *name)
 
 static void show(const struct reply *r)
 {
-	fprintf(stderr, "worker returned %d; received %zu bytes: %.*s\n", r->result, buf_len(&r->wire), (int)MIN(buf_len(&r->wire), 2000UL), buf_str(&r->wire).p);
+	fprintf(stderr, "worker returned %d; received %zu bytes: %.*s\n", r->result, buf_len(&r->wire),
+		(int)MIN(buf_len(&r->wire), 2000UL), buf_str(&r->wire).p);
 }
 
 void harness_assert_status(const struct reply *r, int wanted, const char *file, int line)
@@ -311,12 +332,14 @@ void harness_assert_failure(const struct reply *r, int wanted, const char *text,
 {
 	harness_assert_status(r, wanted, file, line);
 	cleanup_json json_t *j = parse_body(r, file, line);
-	_assert_int_equal((uintmax_t)json_integer_value(json_object_get(j, "code")), (uintmax_t)wanted, file, line);
+	_assert_int_equal(
+		(uintmax_t)json_integer_value(json_object_get(j, "code")), (uintmax_t)wanted, file, line);
 	harness_assert_contains(json_str(json_object_get(j, "message")), text, file, line);
 	_assert_int_equal(json_object_size(j), 2, file, line);
 }
 
-void harness_assert_rpc_failure(const struct reply *r, const char *code, const char *text, const char *file, int line)
+void harness_assert_rpc_failure(
+	const struct reply *r, const char *code, const char *text, const char *file, int line)
 {
 	cleanup_json json_t *j = parse_body(r, file, line);
 	const char *given = json_string_value(json_object_get(j, "code"));
@@ -334,7 +357,8 @@ void harness_assert_body(const struct reply *r, struct str wanted, const char *f
 	if (str_eq(got, wanted))
 		return;
 	show(r);
-	print_error("body of %zu bytes is not the %zu bytes wanted: '%.*s'\n", got.n, wanted.n, (int)MIN(wanted.n, 500UL), wanted.p);
+	print_error("body of %zu bytes is not the %zu bytes wanted: '%.*s'\n", got.n, wanted.n,
+		(int)MIN(wanted.n, 500UL), wanted.p);
 	_fail(file, line);
 }
 

@@ -1,6 +1,6 @@
 /*
- * files_worker() for tests: a small root directory of its own (tmpfs, passwd, /proc, some devices) that the whole test program is moved into, and a client
- * that speaks raw HTTP to a forked worker over a socket pair.
+ * files_worker() for tests: a small root directory of its own (tmpfs, passwd, /proc, some devices) that the
+ * whole test program is moved into, and a client that speaks raw HTTP to a forked worker over a socket pair.
  */
 #ifndef CUBICLE_TESTS_FILES_HARNESS_H
 #define CUBICLE_TESTS_FILES_HARNESS_H
@@ -9,7 +9,8 @@
 
 #include "guest/files.h"
 
-/* Moves the program into the new root; exits with 77 (skipped) when that needs rights it has not. The second leaves it again and removes it. */
+/* Moves the program into the new root; exits with 77 (skipped) when that needs rights it has not. The second
+ * leaves it again and removes it. */
 void harness_enter(void);
 void harness_leave(void);
 
@@ -29,17 +30,18 @@ extern struct harness_options harness;
 int harness_reset(void **state);
 
 struct reply {
-	int result;        /* of files_worker(); 1000 + n when it died of signal n */
+	int result; /* of files_worker(); 1000 + n when it died of signal n */
 	bool keep_alive;
-	struct buf rest;   /* given back by the worker */
-	struct buf wire;   /* everything received */
+	struct buf rest; /* given back by the worker */
+	struct buf wire; /* everything received */
 	struct http_head head;
-	struct buf body;   /* decoded */
-	bool complete;     /* the body came to its announced end */
-	long grown_kib;    /* most memory that the worker took */
+	struct buf body; /* decoded */
+	bool complete;   /* the body came to its announced end */
+	long grown_kib;  /* most memory that the worker took */
 };
 
-/* The answer to a request; valid until the next one. A worker with no whole head in its answer leaves head.status 0. */
+/* The answer to a request; valid until the next one. A worker with no whole head in its answer leaves
+ * head.status 0. */
 struct reply *ask_bytes(struct str request);
 struct reply *ask(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
@@ -63,7 +65,8 @@ void harness_assert_status(const struct reply *r, int wanted, const char *file, 
 void harness_assert_failure(const struct reply *r, int wanted, const char *text, const char *file, int line);
 /* Connect error of that code. */
 #define assert_rpc_failure(r, code, text) harness_assert_rpc_failure(r, code, text, __FILE__, __LINE__)
-void harness_assert_rpc_failure(const struct reply *r, const char *code, const char *text, const char *file, int line);
+void harness_assert_rpc_failure(
+	const struct reply *r, const char *code, const char *text, const char *file, int line);
 #define assert_body(r, wanted) harness_assert_body(r, wanted, __FILE__, __LINE__)
 void harness_assert_body(const struct reply *r, struct str wanted, const char *file, int line);
 #define assert_contains(s, text) harness_assert_contains(s, text, __FILE__, __LINE__)

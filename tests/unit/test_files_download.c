@@ -118,10 +118,13 @@ static void what_is_not_there_or_not_a_file_is_told(void **state)
 	assert_int_equal(r->result, 0);
 	assert_true(r->head.status == 403 || r->head.status == 400 || r->head.status == 200);
 	assert_failure(ask("GET /files?path=/work/a%%00b HTTP/1.1\r\nHost: x\r\n\r\n"), 400, "NUL");
-	assert_failure(ask("GET /files?path=/work/a%%0 HTTP/1.1\r\nHost: x\r\n\r\n"), 400, "malformed query string");
-	assert_failure(ask("DELETE /files?path=/work HTTP/1.1\r\nHost: x\r\n\r\n"), 405, "method not allowed");
+	assert_failure(
+		ask("GET /files?path=/work/a%%0 HTTP/1.1\r\nHost: x\r\n\r\n"), 400, "malformed query string");
+	assert_failure(
+		ask("DELETE /files?path=/work HTTP/1.1\r\nHost: x\r\n\r\n"), 405, "method not allowed");
 	assert_failure(ask("GET /files/nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, "");
-	assert_failure(ask("POST /files/compose HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 501, "/files/compose");
+	assert_failure(ask("POST /files/compose HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 501,
+		"/files/compose");
 }
 
 static void links_are_followed(void **state)
@@ -152,7 +155,8 @@ static void paths_start_at_the_home_of_the_user(void **state)
 	assert_failure(get("/a//b/../c"), 404, "path '/a//b/../c' does not exist");
 	assert_body(ask("GET /files?path=mine&username=root HTTP/1.1\r\nHost: x\r\n\r\n"), STR("root"));
 	assert_body(ask("GET /files?path=mine&username=1000 HTTP/1.1\r\nHost: x\r\n\r\n"), STR("user"));
-	assert_failure(ask("GET /files?path=mine&username=gh%%6fst HTTP/1.1\r\nHost: x\r\n\r\n"), 401, "error looking up user 'ghost': user: unknown user ghost");
+	assert_failure(ask("GET /files?path=mine&username=gh%%6fst HTTP/1.1\r\nHost: x\r\n\r\n"), 401,
+		"error looking up user 'ghost': user: unknown user ghost");
 	harness.workdir = "/work";
 	assert_failure(get(""), 400, "path '/work' is a directory");
 	assert_body(get("mine"), STR("user"));
@@ -238,8 +242,10 @@ static void ranges_get_the_whole_file(void **state)
 static void identity_is_what_everybody_gets_unless_refused(void **state)
 {
 	disk_write("/work/plain", STR("identity"));
-	static const char request[] = "GET /files?path=/work/plain HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n";
-	const char *fine[] = {"gzip, deflate", "gzip", "", "identity", "*", "gzip;q=1.0, identity; q=0.5, *;q=0", "br, *;q=0.1"};
+	static const char request[] =
+		"GET /files?path=/work/plain HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n";
+	const char *fine[] = {"gzip, deflate", "gzip", "", "identity", "*",
+		"gzip;q=1.0, identity; q=0.5, *;q=0", "br, *;q=0.1"};
 	for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++) {
 		struct reply *r = ask(request, fine[i]);
 		assert_status(r, 200);
@@ -257,12 +263,15 @@ static void secured_sandboxes_want_their_token(void **state)
 	harness.token = "correct";
 	assert_status(ask(request, "", "X-Access-Token: correct\r\n"), 200);
 	assert_status(ask(request, "&signature=v1_x", "x-access-token: correct\r\n"), 200);
-	assert_failure(ask(request, "", "X-Access-Token: wrong\r\n"), 401, "access token present in header but does not match");
+	assert_failure(ask(request, "", "X-Access-Token: wrong\r\n"), 401,
+		"access token present in header but does not match");
 	assert_failure(ask(request, "&signature=v1_x", "X-Access-Token: correc\r\n"), 401, "does not match");
 	assert_failure(ask(request, "", ""), 401, "missing signature query parameter");
 	assert_failure(ask(request, "&signature=v1_x", ""), 501, "signature");
-	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"), 401, "missing signature");
-	assert_failure(rpc("Stat", "{\"path\":\"/\"}"), 401, "unauthorized access, please provide a valid access token or method signing if supported");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"), 401,
+		"missing signature");
+	assert_failure(rpc("Stat", "{\"path\":\"/\"}"), 401,
+		"unauthorized access, please provide a valid access token or method signing if supported");
 	harness.token = NULL;
 	assert_status(ask(request, "", "X-Access-Token: any\r\n"), 200);
 }
@@ -309,7 +318,8 @@ static void what_follows_on_the_connection_is_given_back(void **state)
 {
 	disk_write("/work/first", STR("1"));
 	harness.rest = 1000;
-	struct reply *r = ask("GET /files?path=/work/first HTTP/1.1\r\nHost: x\r\n\r\nGET /next HTTP/1.1\r\n");
+	struct reply *r =
+		ask("GET /files?path=/work/first HTTP/1.1\r\nHost: x\r\n\r\nGET /next HTTP/1.1\r\n");
 	assert_status(r, 200);
 	assert_true(r->keep_alive);
 	assert_str(buf_str(&r->rest), "GET /next HTTP/1.1\r\n");
@@ -330,12 +340,24 @@ int main(void)
 	harness_enter();
 #define T(f) cmocka_unit_test_setup(f, harness_reset)
 	const struct CMUnitTest tests[] = {
-		T(bytes_come_as_they_are), T(an_empty_file_has_length_0), T(large_files_are_sent_whole_around_the_buffer_size),
-		T(head_has_the_headers_and_no_body), T(files_made_by_the_kernel_are_read_to_their_end), T(what_is_not_there_or_not_a_file_is_told),
-		T(links_are_followed), T(paths_start_at_the_home_of_the_user), T(plus_and_percent_20_are_spaces_in_a_query),
-		T(a_name_cannot_inject_a_header), T(types_come_from_the_extension), T(conditions_are_answered_by_the_date),
-		T(ranges_get_the_whole_file), T(identity_is_what_everybody_gets_unless_refused), T(secured_sandboxes_want_their_token),
-		T(a_file_that_shrinks_is_cut), T(a_file_that_grows_is_sent_as_announced), T(what_follows_on_the_connection_is_given_back),
+		T(bytes_come_as_they_are),
+		T(an_empty_file_has_length_0),
+		T(large_files_are_sent_whole_around_the_buffer_size),
+		T(head_has_the_headers_and_no_body),
+		T(files_made_by_the_kernel_are_read_to_their_end),
+		T(what_is_not_there_or_not_a_file_is_told),
+		T(links_are_followed),
+		T(paths_start_at_the_home_of_the_user),
+		T(plus_and_percent_20_are_spaces_in_a_query),
+		T(a_name_cannot_inject_a_header),
+		T(types_come_from_the_extension),
+		T(conditions_are_answered_by_the_date),
+		T(ranges_get_the_whole_file),
+		T(identity_is_what_everybody_gets_unless_refused),
+		T(secured_sandboxes_want_their_token),
+		T(a_file_that_shrinks_is_cut),
+		T(a_file_that_grows_is_sent_as_announced),
+		T(what_follows_on_the_connection_is_given_back),
 	};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);
 	harness_leave();

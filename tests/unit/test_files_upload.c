@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char RAW_HEAD[] = "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n%s\r\n";
+static const char RAW_HEAD[] =
+	"POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n%s\r\n";
 
 /* A chunked raw upload with these further body bytes as they are. */
 static struct reply *put_chunked(const char *path, struct str wire)
@@ -40,7 +41,8 @@ static void raw_bytes_arrive_as_they_were_sent(void **state)
 
 static void chunked_bodies_may_be_cut_anywhere(void **state)
 {
-	struct str wire = STR("5\r\nhello\r\n1;ext=1\r\n \r\n0005\r\nworld\r\n0\r\nTrailer: x\r\n\r\nGET /next");
+	struct str wire =
+		STR("5\r\nhello\r\n1;ext=1\r\n \r\n0005\r\nworld\r\n0\r\nTrailer: x\r\n\r\nGET /next");
 	for (size_t rest = 0; rest < wire.n - 9; rest++) {
 		harness.rest = rest;
 		harness.step = rest % 7 + 1;
@@ -100,7 +102,8 @@ static void the_path_of_the_query_wins(void **state)
 	form_part(&body, "name=\"file\"; filename=\"b\"", STR("second"));
 	form_end(&body);
 	assert_failure(post_form("path=/work/wins", buf_str(&body)), 400,
-		"you cannot upload multiple files to the same path '/work/wins' in one upload request, only the first specified file was uploaded");
+		"you cannot upload multiple files to the same path '/work/wins' in one upload request, only "
+		"the first specified file was uploaded");
 	assert_str(disk_read("/work/wins"), "first");
 	buf_clear(&body);
 	form_part(&body, "name=\"file\"; filename=\"/work/same\"", STR("first"));
@@ -114,15 +117,17 @@ static void names_survive_byte_for_byte(void **state)
 {
 	static const struct {
 		const char *name, *in_form; /* NULL: as it is */
-	} names[] = {{"a b", NULL}, {"a%b", NULL}, {"a%2Fb", NULL}, {"a%20b", NULL}, {"\xc3\xa9", NULL}, {"e\xcc\x81", NULL}, {"...", NULL}, {"-rf", NULL},
-		{"a\"b", "a%22b"}, {"line\nfeed", "line%0Afeed"}, {"cr\rx", "cr%0Dx"}, {"#?+&;=", NULL}};
+	} names[] = {{"a b", NULL}, {"a%b", NULL}, {"a%2Fb", NULL}, {"a%20b", NULL}, {"\xc3\xa9", NULL},
+		{"e\xcc\x81", NULL}, {"...", NULL}, {"-rf", NULL}, {"a\"b", "a%22b"},
+		{"line\nfeed", "line%0Afeed"}, {"cr\rx", "cr%0Dx"}, {"#?+&;=", NULL}};
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		char path[64], disposition[128];
 		snprintf(path, sizeof(path), "/work/names/%s", names[i].name);
 		assert_status(put(path, STR("raw")), 200);
 		assert_str(disk_read(path), "raw");
 		assert_body(get(path), STR("raw"));
-		snprintf(disposition, sizeof(disposition), "name=\"file\"; filename=\"/work/names/%s\"", names[i].in_form ? names[i].in_form : names[i].name);
+		snprintf(disposition, sizeof(disposition), "name=\"file\"; filename=\"/work/names/%s\"",
+			names[i].in_form ? names[i].in_form : names[i].name);
 		cleanup_buf struct buf body = BUF_INIT;
 		form_part(&body, disposition, STR("form"));
 		form_end(&body);
@@ -152,14 +157,18 @@ static void parents_belong_to_the_user(void **state)
 		assert_int_equal(st.st_uid, 1000);
 		assert_int_equal(st.st_gid, 1000);
 	}
-	assert_status(ask("POST /files?path=/tmp/q/file&username=other HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 200);
+	assert_status(ask("POST /files?path=/tmp/q/file&username=other HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			  "application/octet-stream\r\nContent-Length: 1\r\n\r\nx"),
+		200);
 	assert_int_equal(stat("/tmp/q", &st), 0);
 	assert_int_equal(st.st_uid, 1001);
 	assert_int_equal(stat("/tmp", &st), 0);
 	assert_int_equal(st.st_uid, 0);
-	assert_failure(put("/home/user/p1/p2/file/below/x", STR("x")), 500, "path is a file: /home/user/p1/p2/file");
-	assert_failure(ask("POST /files?path=x&username=ghost HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 401,
-		"error looking up user 'ghost': user: unknown user ghost");
+	assert_failure(
+		put("/home/user/p1/p2/file/below/x", STR("x")), 500, "path is a file: /home/user/p1/p2/file");
+	assert_failure(ask("POST /files?path=x&username=ghost HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			   "application/octet-stream\r\nContent-Length: 1\r\n\r\nx"),
+		401, "error looking up user 'ghost': user: unknown user ghost");
 }
 
 static void an_existing_file_keeps_its_mode(void **state)
@@ -253,21 +262,31 @@ static void a_full_disk_is_507_and_usable_after_a_delete(void **state)
 
 static void what_is_not_supported_yet_is_named(void **state)
 {
-	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: gzip\r\n"), 501, "gzip");
-	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nX-Metadata-Author: me\r\n"), 501, "X-Metadata-Author");
-	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: br\r\n"), 400, "unsupported content encoding: br");
-	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx"), 400, "unsupported content type: text/plain");
-	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"), 400, "unsupported content type");
-	assert_failure(ask("POST /files HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 400,
-		"path query parameter is required for raw body upload");
-	assert_failure(ask("POST /files?path=/work/a%%zz HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1\r\n\r\nx"), 400, "query");
+	assert_failure(
+		ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: gzip\r\n"), 501, "gzip");
+	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nX-Metadata-Author: me\r\n"), 501,
+		"X-Metadata-Author");
+	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: br\r\n"), 400,
+		"unsupported content encoding: br");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			   "text/plain\r\nContent-Length: 1\r\n\r\nx"),
+		400, "unsupported content type: text/plain");
+	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"), 400,
+		"unsupported content type");
+	assert_failure(ask("POST /files HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			   "application/octet-stream\r\nContent-Length: 1\r\n\r\nx"),
+		400, "path query parameter is required for raw body upload");
+	assert_failure(ask("POST /files?path=/work/a%%zz HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			   "application/octet-stream\r\nContent-Length: 1\r\n\r\nx"),
+		400, "query");
 	assert_false(disk_exists("/work/no"));
 	assert_status(ask(RAW_HEAD, "/work/yes", "Content-Length: 0\r\nContent-Encoding: identity\r\n"), 200);
 }
 
 static void forms_that_are_none_are_refused(void **state)
 {
-	static const char form[] = "POST /files?path=/work/form HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data%s\r\nContent-Length: %zu\r\n\r\n%s";
+	static const char form[] = "POST /files?path=/work/form HTTP/1.1\r\nHost: x\r\nContent-Type: "
+				   "multipart/form-data%s\r\nContent-Length: %zu\r\n\r\n%s";
 	static const char part[] = "--B\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx";
 	assert_failure(ask(form, "", strlen(part), part), 400, "boundary");
 	assert_failure(ask(form, "; boundary=", strlen(part), part), 400, "boundary");
@@ -291,7 +310,8 @@ static void forms_that_are_none_are_refused(void **state)
 
 static void broken_framing_is_400_and_ends_the_connection(void **state)
 {
-	static const char *const wires[] = {"zz\r\nhello\r\n0\r\n\r\n", "5\r\nhelloX\r\n0\r\n\r\n", "ffffffffffffffffff\r\nx", "-1\r\nx", "5\nhello\n0\n\n"};
+	static const char *const wires[] = {"zz\r\nhello\r\n0\r\n\r\n", "5\r\nhelloX\r\n0\r\n\r\n",
+		"ffffffffffffffffff\r\nx", "-1\r\nx", "5\nhello\n0\n\n"};
 	for (size_t i = 0; i < ARRAY_SIZE(wires); i++) {
 		struct reply *r = put_chunked("/work/broken", str_of(wires[i]));
 		assert_failure(r, 400, "malformed request body");
@@ -302,7 +322,8 @@ static void broken_framing_is_400_and_ends_the_connection(void **state)
 static void an_upload_that_is_cut_gets_no_answer(void **state)
 {
 	harness.stop_sending = true;
-	struct reply *r = ask("POST /files?path=/work/cut HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
+	struct reply *r = ask("POST /files?path=/work/cut HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			      "application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
 	assert_int_equal(r->result, -ECONNRESET);
 	assert_int_equal(buf_len(&r->wire), 0);
 	assert_false(r->keep_alive);
@@ -315,14 +336,16 @@ static void an_upload_that_is_cut_gets_no_answer(void **state)
 static void an_idle_client_is_given_up(void **state)
 {
 	harness.idle_ns = 20000000;
-	struct reply *r = ask("POST /files?path=/work/idle HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
+	struct reply *r = ask("POST /files?path=/work/idle HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			      "application/octet-stream\r\nContent-Length: 100\r\n\r\nhalf");
 	assert_int_equal(r->result, -ETIMEDOUT);
 	assert_int_equal(buf_len(&r->wire), 0);
 }
 
 static void a_client_that_expects_100_gets_it_only_when_its_body_is_wanted(void **state)
 {
-	static const char expecting[] = "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nExpect: 100-continue\r\n"
+	static const char expecting[] = "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: "
+					"application/octet-stream\r\nExpect: 100-continue\r\n"
 					"Content-Length: 5\r\n\r\nhello";
 	struct reply *r = ask(expecting, "/work/expected");
 	assert_status(r, 200);
@@ -362,11 +385,24 @@ int main(void)
 	harness_enter();
 #define T(f) cmocka_unit_test_setup(f, harness_reset)
 	const struct CMUnitTest tests[] = {
-		T(raw_bytes_arrive_as_they_were_sent), T(chunked_bodies_may_be_cut_anywhere), T(a_form_names_its_files), T(the_path_of_the_query_wins),
-		T(names_survive_byte_for_byte), T(parents_belong_to_the_user), T(an_existing_file_keeps_its_mode), T(a_file_of_another_user_in_tmp_is_replaced),
-		T(only_files_are_written), T(links_are_followed), T(a_full_disk_is_507_and_usable_after_a_delete), T(what_is_not_supported_yet_is_named),
-		T(forms_that_are_none_are_refused), T(broken_framing_is_400_and_ends_the_connection), T(an_upload_that_is_cut_gets_no_answer),
-		T(an_idle_client_is_given_up), T(a_client_that_expects_100_gets_it_only_when_its_body_is_wanted), T(memory_does_not_grow_with_the_upload),
+		T(raw_bytes_arrive_as_they_were_sent),
+		T(chunked_bodies_may_be_cut_anywhere),
+		T(a_form_names_its_files),
+		T(the_path_of_the_query_wins),
+		T(names_survive_byte_for_byte),
+		T(parents_belong_to_the_user),
+		T(an_existing_file_keeps_its_mode),
+		T(a_file_of_another_user_in_tmp_is_replaced),
+		T(only_files_are_written),
+		T(links_are_followed),
+		T(a_full_disk_is_507_and_usable_after_a_delete),
+		T(what_is_not_supported_yet_is_named),
+		T(forms_that_are_none_are_refused),
+		T(broken_framing_is_400_and_ends_the_connection),
+		T(an_upload_that_is_cut_gets_no_answer),
+		T(an_idle_client_is_given_up),
+		T(a_client_that_expects_100_gets_it_only_when_its_body_is_wanted),
+		T(memory_does_not_grow_with_the_upload),
 	};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);
 	harness_leave();

@@ -47,7 +47,8 @@ static void make_tree(void)
 	static const char *const directories[] = {"/work/t", "/work/t/a", "/work/t/a/deep", "/work/t/b"};
 	for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
 		mkdir(directories[i], 0755);
-	static const char *const files[] = {"/work/t/a/x", "/work/t/a-b", "/work/t/a.txt", "/work/t/B", "/work/t/a/deep/z", "/work/t/b/y", "/work/t/\xc3\xa9"};
+	static const char *const files[] = {"/work/t/a/x", "/work/t/a-b", "/work/t/a.txt", "/work/t/B",
+		"/work/t/a/deep/z", "/work/t/b/y", "/work/t/\xc3\xa9"};
 	for (size_t i = 0; i < ARRAY_SIZE(files); i++)
 		disk_write(files[i], STR("12345"));
 }
@@ -78,8 +79,10 @@ static void an_entry_has_what_clients_read(void **state)
 	rpc("Stat", "{\"path\":\"/work/a.txt\"}");
 	struct reply *r = rpc("Stat", "{\"path\":\"/work/a.txt\"}");
 	assert_status(r, 200);
-	assert_body(r, STR("{\"entry\":{\"name\":\"a.txt\",\"type\":\"FILE_TYPE_FILE\",\"path\":\"/work/a.txt\",\"size\":\"5\",\"mode\":420,"
-			   "\"permissions\":\"-rw-r--r--\",\"owner\":\"user\",\"group\":\"user\",\"modifiedTime\":\"2023-11-14T22:13:20.000000001Z\"}}"));
+	assert_body(r, STR("{\"entry\":{\"name\":\"a.txt\",\"type\":\"FILE_TYPE_FILE\",\"path\":\"/work/"
+			   "a.txt\",\"size\":\"5\",\"mode\":420,"
+			   "\"permissions\":\"-rw-r--r--\",\"owner\":\"user\",\"group\":\"user\","
+			   "\"modifiedTime\":\"2023-11-14T22:13:20.000000001Z\"}}"));
 	json_t *e = entry_of("/work");
 	assert_text(e, "type", "FILE_TYPE_DIRECTORY");
 	assert_text(e, "permissions", "drwxr-xr-x");
@@ -99,7 +102,8 @@ static void permissions_are_written_as_go_does(void **state)
 	static const struct {
 		mode_t mode;
 		const char *text;
-	} cases[] = {{0, "----------"}, {0777, "-rwxrwxrwx"}, {04755, "urwxr-xr-x"}, {02755, "grwxr-xr-x"}, {06711, "ugrwx--x--x"}, {01644, "trw-r--r--"}};
+	} cases[] = {{0, "----------"}, {0777, "-rwxrwxrwx"}, {04755, "urwxr-xr-x"}, {02755, "grwxr-xr-x"},
+		{06711, "ugrwx--x--x"}, {01644, "trw-r--r--"}};
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		assert_int_equal(chmod("/work/p", cases[i].mode), 0);
 		json_t *e = entry_of("/work/p");
@@ -128,7 +132,8 @@ static void owners_without_a_name_are_numbers(void **state)
 	assert_int_equal(mkfifo("/etc/passwd", 0644), 0);
 	assert_text(entry_of("/work/owned"), "owner", "4242");
 	unlink("/etc/passwd");
-	disk_write("/etc/passwd", STR("\n::::\nx\nroot:x:zero:0::/:/\nshort:x:4242\nuser:x:99999999999:1\n\n:x:4242:1::/:/bin/sh"));
+	disk_write("/etc/passwd", STR("\n::::\nx\nroot:x:zero:0::/:/"
+				      "\nshort:x:4242\nuser:x:99999999999:1\n\n:x:4242:1::/:/bin/sh"));
 	assert_text(entry_of("/work/owned"), "owner", "short");
 	assert_int_equal(rename("/etc/passwd.kept", "/etc/passwd"), 0);
 }
@@ -172,7 +177,8 @@ static void stat_of_nothing_is_not_found(void **state)
 	assert_int_equal(r->head.status, 400);
 	assert_rpc_failure(r, "invalid_argument", "name too long");
 	assert_rpc_failure(rpc("Stat", "{\"path\":\"/work/a\\u0000b\"}"), "invalid_argument", "NUL");
-	assert_rpc_failure(rpc("Stat", "{\"path\":\"~other/x\"}"), "invalid_argument", "cannot expand user-specific home dir");
+	assert_rpc_failure(rpc("Stat", "{\"path\":\"~other/x\"}"), "invalid_argument",
+		"cannot expand user-specific home dir");
 }
 
 static void make_dir_makes_the_chain_for_the_user(void **state)
@@ -194,7 +200,8 @@ static void make_dir_makes_the_chain_for_the_user(void **state)
 	assert_rpc_failure(r, "already_exists", "directory already exists: /home/user/new/b");
 	disk_write("/home/user/file", STR(""));
 	assert_rpc_failure(rpc("MakeDir", "{\"path\":\"file\"}"), "invalid_argument", "/home/user/file");
-	assert_rpc_failure(rpc("MakeDir", "{\"path\":\"file/x/y\"}"), "invalid_argument", "path is a file: /home/user/file");
+	assert_rpc_failure(rpc("MakeDir", "{\"path\":\"file/x/y\"}"), "invalid_argument",
+		"path is a file: /home/user/file");
 	call("MakeDir", "{\"path\":\"/work//d1/./d2/\"}");
 	assert_true(disk_exists("/work/d1/d2"));
 	assert_int_equal(stat("/home/user", &st), 0);
@@ -204,7 +211,8 @@ static void make_dir_makes_the_chain_for_the_user(void **state)
 static void the_user_of_basic_owns_what_is_made(void **state)
 {
 	struct stat st;
-	static const char request[] = "POST /filesystem.Filesystem/MakeDir HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: %s\r\n"
+	static const char request[] = "POST /filesystem.Filesystem/MakeDir HTTP/1.1\r\nHost: "
+				      "x\r\nContent-Type: application/json\r\nAuthorization: %s\r\n"
 				      "Content-Length: %zu\r\n\r\n%s";
 	const char *json = "{\"path\":\"/work/by-other\"}";
 	assert_status(ask(request, "Basic b3RoZXI6", strlen(json), json), 200); /* other: */
@@ -225,7 +233,8 @@ static void move_renames_and_overwrites(void **state)
 {
 	disk_write("/work/from", STR("content"));
 	disk_write("/work/old", STR("old"));
-	json_t *e = json_object_get(call("Move", "{\"source\":\"/work/from\",\"destination\":\"/work/old\"}"), "entry");
+	json_t *e = json_object_get(
+		call("Move", "{\"source\":\"/work/from\",\"destination\":\"/work/old\"}"), "entry");
 	assert_text(e, "path", "/work/old");
 	assert_text(e, "size", "7");
 	assert_false(disk_exists("/work/from"));
@@ -237,9 +246,12 @@ static void move_renames_and_overwrites(void **state)
 	assert_false(disk_exists("/work/n3"));
 	mkdir("/work/full", 0755);
 	disk_write("/work/full/x", STR(""));
-	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/n1\",\"destination\":\"/work/full\"}"), "internal", "not empty");
-	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/full/x\",\"destination\":\"/small/x\"}"), "internal", "cross-device");
-	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/n1\",\"destination\":\"/work/full/x/y\"}"), "invalid_argument", "path is a file: /work/full/x");
+	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/n1\",\"destination\":\"/work/full\"}"),
+		"internal", "not empty");
+	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/full/x\",\"destination\":\"/small/x\"}"),
+		"internal", "cross-device");
+	assert_rpc_failure(rpc("Move", "{\"source\":\"/work/n1\",\"destination\":\"/work/full/x/y\"}"),
+		"invalid_argument", "path is a file: /work/full/x");
 	/* A link is moved, not what it leads to; a trailing slash names a directory. */
 	symlink("nowhere", "/work/dangling");
 	call("Move", "{\"source\":\"/work/dangling\",\"destination\":\"/work/moved\"}");
@@ -261,7 +273,8 @@ static void a_full_disk_is_told(void **state)
 		close(fd);
 	}
 	assert_true(made < 100);
-	assert_rpc_failure(rpc("MakeDir", "{\"path\":\"/small/a/b\"}"), "internal", "No space left on device");
+	assert_rpc_failure(
+		rpc("MakeDir", "{\"path\":\"/small/a/b\"}"), "internal", "No space left on device");
 	for (; made >= 0; made--) {
 		snprintf(name, sizeof(name), "/small/%d", made);
 		unlink(name);
@@ -312,14 +325,19 @@ static void remove_refuses_mounts_and_dots(void **state)
 static void a_listing_is_depth_first_in_bytewise_order(void **state)
 {
 	make_tree();
-	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t\"}")), "/work/t/B /work/t/a /work/t/a-b /work/t/a.txt /work/t/b /work/t/\xc3\xa9");
-	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t\",\"depth\":0}")), "/work/t/B /work/t/a /work/t/a-b /work/t/a.txt /work/t/b /work/t/\xc3\xa9");
+	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t\"}")),
+		"/work/t/B /work/t/a /work/t/a-b /work/t/a.txt /work/t/b /work/t/\xc3\xa9");
+	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t\",\"depth\":0}")),
+		"/work/t/B /work/t/a /work/t/a-b /work/t/a.txt /work/t/b /work/t/\xc3\xa9");
 	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t\",\"depth\":2}")),
-		"/work/t/B /work/t/a /work/t/a/deep /work/t/a/x /work/t/a-b /work/t/a.txt /work/t/b /work/t/b/y /work/t/\xc3\xa9");
+		"/work/t/B /work/t/a /work/t/a/deep /work/t/a/x /work/t/a-b /work/t/a.txt /work/t/b "
+		"/work/t/b/y /work/t/\xc3\xa9");
 	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/t/\",\"depth\":\"4294967295\"}")),
-		"/work/t/B /work/t/a /work/t/a/deep /work/t/a/deep/z /work/t/a/x /work/t/a-b /work/t/a.txt /work/t/b /work/t/b/y /work/t/\xc3\xa9");
+		"/work/t/B /work/t/a /work/t/a/deep /work/t/a/deep/z /work/t/a/x /work/t/a-b /work/t/a.txt "
+		"/work/t/b /work/t/b/y /work/t/\xc3\xa9");
 	mkdir("/work/nothing-in-it", 0755);
-	assert_body(rpc("ListDir", "{\"path\":\"/work/nothing-in-it\",\"depth\":3}"), STR("{\"entries\":[]}"));
+	assert_body(
+		rpc("ListDir", "{\"path\":\"/work/nothing-in-it\",\"depth\":3}"), STR("{\"entries\":[]}"));
 	assert_contains(paths_of(call("ListDir", "{\"path\":\"/\"}")), "/dev /etc /home");
 }
 
@@ -327,12 +345,14 @@ static void links_in_a_listing_keep_the_prefix_and_are_not_entered(void **state)
 {
 	make_tree();
 	symlink("t", "/work/to-t");
-	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/to-t/a\"}")), "/work/to-t/a/deep /work/to-t/a/x");
+	assert_str(
+		paths_of(call("ListDir", "{\"path\":\"/work/to-t/a\"}")), "/work/to-t/a/deep /work/to-t/a/x");
 	assert_contains(paths_of(call("ListDir", "{\"path\":\"/work/to-t\"}")), "/work/to-t/B /work/to-t/a");
 	mkdir("/work/links", 0755);
 	symlink("/work/t", "/work/links/dir");
 	symlink("gone", "/work/links/broken");
-	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/links\",\"depth\":5}")), "/work/links/broken /work/links/dir");
+	assert_str(paths_of(call("ListDir", "{\"path\":\"/work/links\",\"depth\":5}")),
+		"/work/links/broken /work/links/dir");
 }
 
 static void a_listing_of_no_directory_is_refused(void **state)
@@ -343,16 +363,21 @@ static void a_listing_of_no_directory_is_refused(void **state)
 	struct reply *r = rpc("ListDir", "{\"path\":\"/work/none\"}");
 	assert_int_equal(r->head.status, 404);
 	assert_rpc_failure(r, "not_found", "/work/none");
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/file\"}"), "invalid_argument", "path is not a directory: /work/file");
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/to-file\"}"), "invalid_argument", "path is not a directory: /work/to-file");
+	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/file\"}"), "invalid_argument",
+		"path is not a directory: /work/file");
+	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/to-file\"}"), "invalid_argument",
+		"path is not a directory: /work/to-file");
 	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/file/x\"}"), "not_found", "");
 	r = rpc("ListDir", "{\"path\":\"/work/circle\"}");
 	assert_int_equal(r->head.status, 400);
 	assert_rpc_failure(r, "failed_precondition", "cyclic");
 	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work\",\"depth\":-1}"), "invalid_argument", "depth");
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work\",\"depth\":4294967296}"), "invalid_argument", "depth");
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work\",\"depth\":\"x\"}"), "invalid_argument", "depth");
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work\",\"depth\":true}"), "invalid_argument", "depth");
+	assert_rpc_failure(
+		rpc("ListDir", "{\"path\":\"/work\",\"depth\":4294967296}"), "invalid_argument", "depth");
+	assert_rpc_failure(
+		rpc("ListDir", "{\"path\":\"/work\",\"depth\":\"x\"}"), "invalid_argument", "depth");
+	assert_rpc_failure(
+		rpc("ListDir", "{\"path\":\"/work\",\"depth\":true}"), "invalid_argument", "depth");
 }
 
 static void large_listings_have_their_bounds(void **state)
@@ -394,7 +419,8 @@ static void deep_trees_have_their_bounds(void **state)
 		assert_int_equal(mkdir("d", 0755), 0);
 		assert_int_equal(chdir("d"), 0);
 	}
-	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/deep\",\"depth\":5000}"), "resource_exhausted", "deeper than 1024");
+	assert_rpc_failure(rpc("ListDir", "{\"path\":\"/work/deep\",\"depth\":5000}"), "resource_exhausted",
+		"deeper than 1024");
 	assert_int_equal(chdir("/"), 0);
 	assert_body(rpc("Remove", "{\"path\":\"/work/deep\"}"), STR("{}"));
 	assert_false(disk_exists("/work/deep"));
@@ -402,7 +428,8 @@ static void deep_trees_have_their_bounds(void **state)
 
 static void names_survive_byte_for_byte(void **state)
 {
-	static const char *const names[] = {"a b", "a%b", "a%2Fb", "\xc3\xa9", "e\xcc\x81", "...", "-rf", "a\"b\\c", "line\nfeed", "tab\t", "#?+&"};
+	static const char *const names[] = {"a b", "a%b", "a%2Fb", "\xc3\xa9", "e\xcc\x81", "...", "-rf",
+		"a\"b\\c", "line\nfeed", "tab\t", "#?+&"};
 	mkdir("/work/names", 0755);
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		char path[64];
@@ -449,24 +476,34 @@ static void messages_are_checked(void **state)
 
 static void transport_rules_are_kept(void **state)
 {
-	static const char request[] = "POST /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n%sContent-Length: 12\r\n\r\n{\"path\":\"/\"}";
+	static const char request[] = "POST /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: x\r\nContent-Type: "
+				      "%s\r\n%sContent-Length: 12\r\n\r\n{\"path\":\"/\"}";
 	assert_status(ask(request, "application/json", ""), 200);
-	assert_status(ask(request, "application/json; charset=utf-8", "Connect-Content-Encoding: identity\r\n"), 200);
-	assert_status(ask(request, "application/json", "Connect-Timeout-Ms: 60000\r\nConnect-Protocol-Version: 1\r\n"), 200);
+	assert_status(
+		ask(request, "application/json; charset=utf-8", "Connect-Content-Encoding: identity\r\n"),
+		200);
+	assert_status(ask(request, "application/json",
+			      "Connect-Timeout-Ms: 60000\r\nConnect-Protocol-Version: 1\r\n"),
+		200);
 	assert_failure(ask(request, "application/json; charset=latin1", ""), 415, "application/json");
 	assert_failure(ask(request, "text/plain", ""), 415, "text/plain");
 	assert_failure(ask(request, "application/connect+json", ""), 415, "");
-	assert_rpc_failure(ask(request, "application/json", "Connect-Timeout-Ms: soon\r\n"), "invalid_argument", "Connect-Timeout-Ms");
-	assert_rpc_failure(ask(request, "application/json", "Connect-Timeout-Ms: 12345678901\r\n"), "invalid_argument", "Connect-Timeout-Ms");
-	assert_rpc_failure(ask(request, "application/json", "Content-Encoding: gzip\r\n"), "unimplemented", "gzip");
+	assert_rpc_failure(ask(request, "application/json", "Connect-Timeout-Ms: soon\r\n"),
+		"invalid_argument", "Connect-Timeout-Ms");
+	assert_rpc_failure(ask(request, "application/json", "Connect-Timeout-Ms: 12345678901\r\n"),
+		"invalid_argument", "Connect-Timeout-Ms");
+	assert_rpc_failure(
+		ask(request, "application/json", "Content-Encoding: gzip\r\n"), "unimplemented", "gzip");
 	struct reply *r = ask("GET /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: x\r\n\r\n");
 	assert_failure(r, 405, "");
 	assert_str(header(r, "Allow"), "POST");
-	r = ask("POST /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+	r = ask("POST /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: x\r\nContent-Type: "
+		"application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 		"5\r\n{\"pat\r\n7\r\nh\":\"/\"}\r\n0\r\n\r\n");
 	assert_status(r, 200);
 	assert_true(r->keep_alive);
-	r = ask("POST /filesystem.Filesystem/ListDir HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnect-Timeout-Ms: 0\r\nContent-Length: 12\r\n\r\n"
+	r = ask("POST /filesystem.Filesystem/ListDir HTTP/1.1\r\nHost: x\r\nContent-Type: "
+		"application/json\r\nConnect-Timeout-Ms: 0\r\nContent-Length: 12\r\n\r\n"
 		"{\"path\":\"/\"}");
 	assert_int_equal(r->head.status, 504);
 	assert_rpc_failure(r, "deadline_exceeded", "context deadline exceeded");
@@ -481,13 +518,15 @@ static void watching_is_refused_in_each_form(void **state)
 		assert_rpc_failure(r, "unimplemented", "watching");
 	}
 	cleanup_buf struct buf request = BUF_INIT;
-	buf_add_c(&request, "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: 17\r\n\r\n");
+	buf_add_c(&request, "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\nHost: x\r\nContent-Type: "
+			    "application/connect+json\r\nContent-Length: 17\r\n\r\n");
 	buf_add(&request, "\0\0\0\0\014{\"path\":\"/\"}", 17);
 	struct reply *r = ask_bytes(buf_str(&request));
 	assert_status(r, 200);
 	assert_str(header(r, "Content-Type"), "application/connect+json");
 	assert_int_equal(r->body.data[0], 2);
-	assert_contains(buf_str(&r->body), "{\"error\":{\"code\":\"unimplemented\",\"message\":\"watching directories is not supported\"}}");
+	assert_contains(buf_str(&r->body), "{\"error\":{\"code\":\"unimplemented\",\"message\":\"watching "
+					   "directories is not supported\"}}");
 	assert_true(r->keep_alive);
 }
 
@@ -496,11 +535,25 @@ int main(void)
 	harness_enter();
 #define T(f) cmocka_unit_test_setup(f, harness_reset)
 	const struct CMUnitTest tests[] = {
-		T(an_entry_has_what_clients_read), T(permissions_are_written_as_go_does), T(owners_without_a_name_are_numbers), T(links_tell_their_target),
-		T(stat_of_nothing_is_not_found), T(make_dir_makes_the_chain_for_the_user), T(the_user_of_basic_owns_what_is_made), T(move_renames_and_overwrites), T(a_full_disk_is_told),
-		T(remove_takes_trees_and_forgives_nothing_there), T(remove_refuses_mounts_and_dots), T(a_listing_is_depth_first_in_bytewise_order),
-		T(links_in_a_listing_keep_the_prefix_and_are_not_entered), T(a_listing_of_no_directory_is_refused), T(large_listings_have_their_bounds),
-		T(deep_trees_have_their_bounds), T(names_survive_byte_for_byte), T(messages_are_checked), T(transport_rules_are_kept),
+		T(an_entry_has_what_clients_read),
+		T(permissions_are_written_as_go_does),
+		T(owners_without_a_name_are_numbers),
+		T(links_tell_their_target),
+		T(stat_of_nothing_is_not_found),
+		T(make_dir_makes_the_chain_for_the_user),
+		T(the_user_of_basic_owns_what_is_made),
+		T(move_renames_and_overwrites),
+		T(a_full_disk_is_told),
+		T(remove_takes_trees_and_forgives_nothing_there),
+		T(remove_refuses_mounts_and_dots),
+		T(a_listing_is_depth_first_in_bytewise_order),
+		T(links_in_a_listing_keep_the_prefix_and_are_not_entered),
+		T(a_listing_of_no_directory_is_refused),
+		T(large_listings_have_their_bounds),
+		T(deep_trees_have_their_bounds),
+		T(names_survive_byte_for_byte),
+		T(messages_are_checked),
+		T(transport_rules_are_kept),
 		T(watching_is_refused_in_each_form),
 	};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);
