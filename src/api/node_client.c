@@ -165,7 +165,8 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 			log_error("no memory for template %.*s in the index", STR_FMT(m->body->template.id));
 		break;
 	case MSG_ID_synced:
-		if (m->header.request == nc->subscription)
+		/* Of the newest subscription; a node need not name it. */
+		if (!m->header.request || m->header.request == nc->subscription)
 			index_synced(nc->index, m->body->synced.sequence);
 		break;
 	default:

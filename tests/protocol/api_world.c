@@ -87,6 +87,7 @@ void world_end(struct world *w, const char *id, const char *reason, const char *
 	world_turn(w);
 }
 
+/* Snapshots are sent as events are, or as answers to the subscription: both are allowed. */
 static void subscribe(struct world *w, uint64_t request)
 {
 	struct msg_template t = {.id = STR("tmplbase000000000000"), .created_at = 1000 * NS_PER_S, .cpu_count = 2, .memory_mb = 512,
@@ -170,7 +171,7 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 	if (m->header.type == MSG_ID_hello)
 		return;
 	if (m->header.type == MSG_ID_subscribe) {
-		subscribe(w, request);
+		subscribe(w, w->answer_first ? request : 0);
 		return;
 	}
 	w->calls++;
