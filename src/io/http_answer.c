@@ -184,7 +184,7 @@ size_t http_send(struct http_req *r, const void *p, size_t n)
 		put(c, &(struct iovec){(void *)(uintptr_t)p, n}, 1);
 	}
 	size_t queued = buf_len(&c->out);
-	if (queued > HTTP_HIGH_WATER)
+	if (queued > http_conn_high_water(c))
 		c->throttled = true;
 	return queued;
 }
