@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "egress/egress.h"
-#include "ingress/front.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@ static const struct {
 	int (*main)(int argc, char **argv);
 } children[] = {
 	{"egress", egress_main},
-	{"front", front_main},
 };
 
 /* Is help asked for before the words that belong to another program? */

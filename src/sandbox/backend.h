@@ -84,6 +84,8 @@ void backend_ready(struct backend *b);
 void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
 void backend_free(struct backend *b);
 const char *backend_isolation(const struct backend *b); /* "namespace" */
+/* Calls dns_serve() for every living box again: a new egress has come. */
+void backend_dns_again(struct backend *b);
 
 /* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free). */
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);

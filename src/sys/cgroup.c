@@ -260,6 +260,17 @@ const char *cgroups_missing(const struct cgroups *c)
 	return c->missing;
 }
 
+int cgroups_dir(const struct cgroups *c, const char *controller, char *to, size_t size)
+{
+	const char *mount = c->ops == &cgroup_v2 ? c->layout.v2 : NULL;
+	for (size_t i = 0; !mount && i < c->layout.n_v1; i++)
+		if (strcmp(controller, "memory") == 0 ? c->layout.v1[i].memory : c->layout.v1[i].cpuacct)
+			mount = c->layout.v1[i].path;
+	if (!mount)
+		return -ENOENT;
+	return snprintf(to, size, "%s/%s", mount, c->top) < (int)size ? 0 : -ENAMETOOLONG;
+}
+
 static const char *part_dir(char to[160], const char *name, enum cgroup_part part)
 {
 	snprintf(to, 160, "%.100s/%s", name, part_names[part]);

@@ -52,6 +52,9 @@ const char *cgroups_kind(const struct cgroups *c);
 /* Names of missing controllers, separated by spaces; empty = all there. */
 const char *cgroups_missing(const struct cgroups *c);
 
+/* The directory of <top> in the hierarchy that has the controller ("memory", "cpuacct"; on v2 they are one), into to: 0 or -ENOENT. */
+int cgroups_dir(const struct cgroups *c, const char *controller, char *to, size_t size);
+
 int cgroups_create(struct cgroups *c, const char *name, struct error *err);
 int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, const struct cgroup_limits *l, struct error *err);
 /* Moves a process in. */

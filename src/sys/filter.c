@@ -11,7 +11,7 @@
 
 /* Plain names; those that an architecture lacks are passed over. */
 static const char *const allowed[] = {
-	"_llseek", "_newselect", "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl", "brk", "capget", "capset", "chdir",
+	"_llseek", "_newselect", "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl", "bind", "brk", "capget", "capset", "chdir",
 	"chmod", "chown", "chroot", "clock_getres", "clock_gettime", "clock_nanosleep", "close", "close_range", "connect",
 	"copy_file_range", "creat", "dup", "dup2", "dup3", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2",
 	"epoll_wait", "eventfd", "eventfd2", "execve", "execveat", "exit", "exit_group", "faccessat", "faccessat2", "fadvise64",

@@ -1,0 +1,177 @@
+#include "sandbox/namespace/impl.h"
+#include "sandbox/namespace/sweep.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <sched.h>
+
+enum {
+	WORKERS_LEAST = 4,
+	WORKERS_MOST = 16,
+	REAPERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
+	SLOW = 2,
+	QUEUE = 65536,
+};
+
+struct discard {
+	struct backend *backend;
+	struct slot *slot;
+	unsigned number;
+};
+
+static void discard_work(void *arg)
+{
+	struct discard *d = arg;
+	slot_release(d->backend->host, d->slot);
+	pool_give_number(d->backend->pool, d->number);
+}
+
+static void check_drained(struct backend *b)
+{
+	if (!b->drained || __atomic_load_n(&b->discarding, __ATOMIC_SEQ_CST))
+		return;
+	void (*drained)(void *) = b->drained;
+	b->drained = NULL;
+	drained(b->drained_arg);
+}
+
+static void discard_done(void *arg)
+{
+	struct discard *d = arg;
+	struct backend *b = d->backend;
+	free(d);
+	__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+	check_drained(b);
+}
+
+void backend_discard(struct backend *b, struct slot *s)
+{
+	struct discard *d = malloc(sizeof(*d));
+	if (d) {
+		*d = (struct discard){b, s, s->number};
+		__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+		if (workq_push(b->reapers, b->loop, discard_work, discard_done, d) == 0)
+			return;
+		__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+		free(d);
+	}
+	/* The sweep of the next start finds it; its number is not used until then. */
+	log_error("slot %u is left behind: no memory", s->number);
+	slot_leave(s);
+}
+
+static void discard_for_pool(struct slot *s, void *arg)
+{
+	backend_discard(arg, s);
+}
+
+static unsigned workers_wanted(void)
+{
+	cpu_set_t set;
+	int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : WORKERS_LEAST;
+	return (unsigned)MIN(MAX(n, WORKERS_LEAST), WORKERS_MOST);
+}
+
+int backend_new(struct loop *l, const struct backend_config *c, struct backend **ret, struct error *err)
+{
+	struct backend *b = calloc(1, sizeof(*b));
+	if (!b)
+		return error_errno(err, -ENOMEM, "namespace backend");
+	b->loop = l;
+	b->config = *c;
+	int r = host_new(c, &b->host, err);
+	if (r == 0)
+		r = pool_new(b->host, discard_for_pool, b, &b->pool, err);
+	if (r == 0) {
+		b->opener = opener_new(l);
+		b->workers = workq_new(workers_wanted(), QUEUE);
+		b->reapers = workq_new(REAPERS, QUEUE);
+		b->slow = workq_new(SLOW, QUEUE);
+		if (!b->opener || !b->workers || !b->reapers || !b->slow)
+			r = error_errno(err, -ENOMEM, "threads of the namespace backend");
+	}
+	if (r < 0) {
+		backend_free(b);
+		return r;
+	}
+	log_info("namespace backend: cgroups %s, %u slots, ids from %lld", cgroups_kind(b->host->cgroups), b->host->capacity,
+		(long long)c->options->uid_base);
+	*ret = b;
+	return 0;
+}
+
+static bool keep(unsigned number, void *arg)
+{
+	return pool_number_used(arg, number);
+}
+
+static void ready_work(void *arg)
+{
+	struct backend *b = arg;
+	struct error err = {0};
+	if (host_enter(b->host, &err) < 0)
+		log_error("%s", err.message);
+	sweep(b->host, keep, b->pool);
+	int r = pool_open(b->pool);
+	if (r < 0)
+		log_error("the pool's thread: %s", strerror(-r));
+}
+
+void backend_ready(struct backend *b)
+{
+	if (workq_push(b->reapers, b->loop, ready_work, NULL, b) < 0)
+		log_error("the pool is not opened: no memory");
+}
+
+static void drain_work(void *arg)
+{
+	struct backend *b = arg;
+	pool_close(b->pool);
+}
+
+static void drain_done(void *arg)
+{
+	struct backend *b = arg;
+	__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+	check_drained(b);
+}
+
+void backend_drain(struct backend *b, void (*done)(void *arg), void *arg)
+{
+	b->drained = done;
+	b->drained_arg = arg;
+	/* Counted as one more, so that `drained` waits for it. */
+	__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+	if (workq_push(b->reapers, b->loop, drain_work, drain_done, b) < 0) {
+		pool_close(b->pool);
+		drain_done(b);
+	}
+}
+
+void backend_free(struct backend *b)
+{
+	if (!b)
+		return;
+	if (b->pool)
+		pool_close(b->pool);
+	workq_free(b->workers);
+	workq_free(b->reapers);
+	workq_free(b->slow);
+	opener_free(b->opener);
+	bool clean = !b->boxes;
+	boxes_leave(b);
+	pool_free(b->pool);
+	host_free(b->host, clean);
+	free(b);
+}
+
+const char *backend_isolation(const struct backend *b)
+{
+	return "namespace";
+}
+
+void backend_dns_again(struct backend *b)
+{
+	boxes_serve_dns(b);
+}

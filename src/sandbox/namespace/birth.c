@@ -1,0 +1,133 @@
+#include "sandbox/namespace/birth.h"
+#include "sandbox/namespace/host.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* What the child needs; it is a copy of a thread of a program with many, so it may only make system calls. */
+struct child {
+	int listener, go, init, null;
+	const char *memory, *cpu; /* arguments: its work group, see set_up_birth() */
+};
+
+enum { CHILD_LISTENER = 3, CHILD_GO, CHILD_INIT, CHILD_FDS };
+
+/* Moves the descriptors to their numbers in two steps, because a source may stand where another is to go. */
+static int place_descriptors(const struct child *c)
+{
+	int high[] = {c->listener, c->go, c->init, c->null};
+	for (size_t i = 0; i < ARRAY_SIZE(high); i++) {
+		high[i] = (int)syscall(SYS_fcntl, high[i], F_DUPFD, 16);
+		if (high[i] < 0)
+			return -1;
+	}
+	for (int i = 0; i < 3; i++)
+		if (syscall(SYS_dup3, high[3], i, 0) < 0)
+			return -1;
+	if (syscall(SYS_dup3, high[0], CHILD_LISTENER, 0) < 0 || syscall(SYS_dup3, high[1], CHILD_GO, O_CLOEXEC) < 0 ||
+		syscall(SYS_dup3, high[2], CHILD_INIT, O_CLOEXEC) < 0)
+		return -1;
+	return (int)syscall(SYS_close_range, CHILD_FDS, ~0u, 0);
+}
+
+_Noreturn static void run_child(const struct child *c)
+{
+	char byte;
+	uint64_t no_signals = 0;
+	/* At once: a descriptor that lingers here keeps others' mounts and sockets alive. */
+	if (place_descriptors(c) < 0)
+		syscall(SYS_exit_group, 101);
+	if (syscall(SYS_read, CHILD_GO, &byte, 1) != 1)
+		syscall(SYS_exit_group, 102);
+	if (syscall(SYS_setresgid, 0, 0, 0) < 0 || syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresuid, 0, 0, 0) < 0)
+		syscall(SYS_exit_group, 103);
+	if (syscall(SYS_unshare, CLONE_NEWCGROUP) < 0)
+		syscall(SYS_exit_group, 104);
+	syscall(SYS_setsid);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, sizeof(no_signals));
+	const char *argv[] = {"cubicle-init", "3", c->memory, c->cpu, NULL}, *envp[] = {NULL};
+	syscall(SYS_execveat, CHILD_INIT, "", argv, envp, AT_EMPTY_PATH);
+	syscall(SYS_exit_group, 105);
+	__builtin_unreachable();
+}
+
+static int write_map(pid_t pid, const char *file, uid_t first)
+{
+	char path[40], line[48];
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
+	int n = snprintf(line, sizeof(line), "0 %u %u\n", first, UID_RANGE);
+	return file_write_value(AT_FDCWD, path, str_n(line, (size_t)n));
+}
+
+/* The clone itself, between entering and leaving what the child shall inherit. */
+static pid_t clone_inside(struct host *h, uid_t uid, int netns, const struct child *c, int *ret_pidfd)
+{
+	struct clone_args args = {
+		.flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
+		.pidfd = (uintptr_t)ret_pidfd,
+		.exit_signal = SIGCHLD,
+	};
+	if (setns(netns, CLONE_NEWNET) < 0)
+		return -errno;
+	if (setns(h->birth, CLONE_NEWNS) < 0)
+		return -errno;
+	/* The kernel's limits per user count for the id that makes the user namespace. Only this thread's ids change, and its capabilities stay (securebits). */
+	if (syscall(SYS_setresgid, -1, uid, -1) < 0 || syscall(SYS_setresuid, -1, uid, -1) < 0)
+		return -errno;
+	pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	if (pid == 0)
+		run_child(c);
+	return pid < 0 ? -errno : pid;
+}
+
+static int come_back(struct host *h)
+{
+	if (syscall(SYS_setresuid, -1, 0, -1) < 0 || syscall(SYS_setresgid, -1, 0, -1) < 0)
+		return -errno;
+	if (setns(h->stage, CLONE_NEWNS) < 0 || setns(h->net, CLONE_NEWNET) < 0)
+		return -errno;
+	return 0;
+}
+
+int birth_clone(struct host *h, const char *group, uid_t uid, int netns, int listener, struct newborn *ret, struct error *err)
+{
+	char memory[96], cpu[96];
+	int pipes[2];
+	if (pipe2(pipes, O_CLOEXEC) < 0)
+		return error_errno(err, -errno, "pipe");
+	cleanup_fd int wait_end = pipes[0];
+	cleanup_fd int go = pipes[1];
+	snprintf(memory, sizeof(memory), "memory=/cgroup/memory/%s/work", group);
+	snprintf(cpu, sizeof(cpu), "cpu=/cgroup/cpu/%s/work", group);
+	struct child c = {.listener = listener, .go = wait_end, .init = h->init, .null = h->null, .memory = memory, .cpu = cpu};
+	int pidfd = -1;
+	pid_t pid = clone_inside(h, uid, netns, &c, &pidfd);
+	int r = come_back(h);
+	if (r < 0) /* a thread in the wrong place must not serve the next sandbox */
+		abort();
+	if (pid < 0)
+		return error_errno(err, pid, "clone of a sandbox");
+	if ((r = write_map(pid, "gid_map", uid)) < 0 || (r = write_map(pid, "uid_map", uid)) < 0) {
+		close(steal_fd(&go)); /* it reads end of file and exits; the caller reaps through the pidfd */
+		error_errno(err, r, "id map");
+	}
+	*ret = (struct newborn){.pid = pid, .pidfd = pidfd, .go = r < 0 ? -1 : steal_fd(&go)};
+	return r;
+}
+
+int birth_start(struct newborn *n, struct error *err)
+{
+	int r = fd_write_all(n->go, "g", 1);
+	close(n->go);
+	n->go = -1;
+	return r < 0 ? error_errno(err, r, "start of a sandbox") : 0;
+}

@@ -1,0 +1,37 @@
+/*
+ * A sandbox's writable disk: a sparse ext4 image on a direct-I/O loop device (docs/architecture.md). Formatted once per size as a "master", then copied sparsely.
+ * The file system holds `upper` and `work`. All of this blocks: on a worker that has entered the host (host_enter()).
+ */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_DISK_H
+#define CUBICLE_SANDBOX_NAMESPACE_DISK_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct host;
+struct masters;
+
+struct disk {
+	char name[32];  /* file in <dir>/disks; empty: there is none */
+	uint32_t size_mb;
+	unsigned loop;
+	int mount;      /* the detached mount, idmapped, until a sandbox's root is made of it; -1 */
+	int root;       /* descriptor on the mounted root: keeps the mount, for trim, syncfs, freeze */
+};
+#define DISK_NONE ((struct disk){.mount = -1, .root = -1})
+
+int masters_new(struct host *h, struct masters **ret, struct error *err);
+void masters_free(struct masters *m);
+
+/* Makes the image `name`, attaches and mounts it with ids shifted to the user namespace. 0 or -errno (-ENOSPC: no room for a guaranteed disk). */
+int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err);
+/* Regains a disk that a living sandbox has mounted: the same loop device gives the same file system. */
+int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err);
+/* Lets go and deletes the image; what is dirty is thrown away. The loop device is given back when the kernel lets go of it. */
+void disk_drop(struct host *h, struct disk *d);
+/* Closes descriptors only. */
+void disk_leave(struct disk *d);
+
+#endif

@@ -1,0 +1,34 @@
+/* Private to the namespace backend's loop side: backend.c and box.c. */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_IMPL_H
+#define CUBICLE_SANDBOX_NAMESPACE_IMPL_H
+
+#include "io/loop.h"
+#include "io/workq.h"
+#include "sandbox/backend.h"
+#include "sandbox/namespace/host.h"
+#include "sandbox/namespace/pool.h"
+#include "sandbox/namespace/slot.h"
+
+struct backend {
+	struct loop *loop;
+	struct backend_config config;
+	struct host *host;
+	struct pool *pool;
+	struct opener *opener;
+	struct workq *workers; /* creates, adoptions, spawners */
+	struct workq *reapers; /* releases */
+	struct workq *slow;    /* what waits for a disk: trim, sync */
+	struct box *boxes;
+	unsigned discarding;   /* slots without a box that a reaper has or will get; atomic */
+	void (*drained)(void *arg);
+	void *drained_arg;
+};
+
+/* Has a reaper release the slot and give its number back. From any thread. */
+void backend_discard(struct backend *b, struct slot *s);
+/* Frees what is left of the boxes without touching the sandboxes (end of the backend). */
+void boxes_leave(struct backend *b);
+/* Tells egress of every running box again. */
+void boxes_serve_dns(struct backend *b);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * Mounts that the host makes inside a sandbox's mount namespace, with the host's credentials: nothing inside can undo them. On a worker that has
+ * entered the host; the worker visits the namespace and comes back.
+ */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_INSIDE_H
+#define CUBICLE_SANDBOX_NAMESPACE_INSIDE_H
+
+#include "base/error.h"
+
+#include <stddef.h>
+
+struct host;
+struct slot;
+
+/* While parked: /dev, /sys, the masks over /proc and /sys, in the parked init's own small root. */
+int inside_park(struct host *h, struct slot *s, struct error *err);
+/* The template's layers and the disk become the root at /new, and proc, sys, dev, run move there. Takes the disk's mount. */
+int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
+
+#endif

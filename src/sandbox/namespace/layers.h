@@ -1,0 +1,17 @@
+/* The template layers of this machine: one read-only EROFS mount each, attached in the stage namespace, cloned for every sandbox. Thread-safe. */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_LAYERS_H
+#define CUBICLE_SANDBOX_NAMESPACE_LAYERS_H
+
+#include "base/error.h"
+
+struct host;
+struct layers;
+
+int layers_new(struct host *h, struct layers **ret, struct error *err);
+void layers_free(struct layers *l);
+
+/* A detached clone of the layer's mount, ids shifted to the user namespace. Mounts the image at first use and starts reading it in the background, so that
+ * its pages belong to nobody's memory limit. A descriptor or -errno. The caller has entered the host. */
+int layers_clone(struct host *h, const char *path, int userns, struct error *err);
+
+#endif

@@ -1,0 +1,404 @@
+#include "sandbox/namespace/slot.h"
+#include "sandbox/namespace/birth.h"
+#include "sandbox/namespace/host.h"
+#include "sandbox/namespace/inside.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "io/chan.h"
+#include "sys/process.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+enum {
+	ANSWER_SECONDS = 10,
+	OOM_SCORE_WORK = 500,
+	AGENT_MB = 128, /* PID 1's own reserve: nothing that happens in work can take it */
+	AGENT_PIDS = 32,
+	REMOVE_TRIES = 2000, /* of a ms each */
+};
+
+struct slot *slot_new(unsigned number)
+{
+	struct slot *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->number = number;
+	s->pidfd = s->conn = -1;
+	s->disk = DISK_NONE;
+	s->net.netns = s->net.dns_udp = s->net.dns_tcp = -1;
+	snprintf(s->name, sizeof(s->name), "s%u", number);
+	return s;
+}
+
+/* Through /proc, because the path of the state directory may be longer than a socket address. */
+static struct sockaddr_un control_address(const struct host *h, const struct slot *s)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d/%s", h->control, s->name);
+	return a;
+}
+
+static int connect_control(const struct host *h, struct slot *s, struct error *err)
+{
+	struct sockaddr_un a = control_address(h, s);
+	struct timeval limit = {.tv_sec = ANSWER_SECONDS};
+	int on = 1;
+	s->conn = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (s->conn < 0 || setsockopt(s->conn, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0 ||
+		setsockopt(s->conn, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0 ||
+		setsockopt(s->conn, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 || connect(s->conn, (struct sockaddr *)&a, sizeof(a)) < 0)
+		return error_errno(err, -errno, "control socket of slot %u", s->number);
+	return 0;
+}
+
+/* The listening socket, which init inherits; node is connected before init exists, so that init always learns of node's end. */
+static int make_control(struct host *h, struct slot *s, struct error *err)
+{
+	struct sockaddr_un a = control_address(h, s);
+	unlinkat(h->control, s->name, 0);
+	cleanup_fd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+		return error_errno(err, -errno, "control socket of slot %u", s->number);
+	s->has_socket = true;
+	if (listen(fd, 4) < 0)
+		return error_errno(err, -errno, "control socket of slot %u", s->number);
+	int r = connect_control(h, s, err);
+	return r < 0 ? r : steal_fd(&fd);
+}
+
+int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(struct ucred))];
+	} control;
+	struct iovec iov = {storage, MSG_MAX};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	ssize_t n;
+	do
+		n = recvmsg(conn, &m, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n <= 0)
+		return error_set(err, n < 0 ? -errno : -EPIPE, 500, "cubicle-init: %s", n < 0 ? strerror(errno) : "it closed its control connection");
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	pid_t sender = 0;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) {
+		struct ucred cred;
+		memcpy(&cred, CMSG_DATA(c), sizeof(cred));
+		sender = cred.pid;
+	}
+	int r = msg_decode(str_n(storage, (size_t)n), header, any, sizeof(*any), err);
+	if (r == 0 && !(msg_type(header->type)->directions & MSG_FROM_INIT))
+		r = error_set(err, -EPROTO, 500, "cubicle-init sent %s", msg_type(header->type)->name);
+	if (r == 0 && header->type == MSG_ID_error)
+		r = error_set(err, -EPROTO, 500, "cubicle-init: %.*s", STR_FMT(any->error.message));
+	*ret_sender = sender;
+	return r;
+}
+
+static int expect(struct slot *s, char *storage, enum msg_id type, union msg_any *any, pid_t *ret_sender, struct error *err)
+{
+	struct msg_header header;
+	int r = slot_receive(s->conn, storage, &header, any, ret_sender, err);
+	if (r == 0 && header.type != type)
+		r = error_set(err, -EPROTO, 500, "cubicle-init sent %s instead of %s", msg_type(header.type)->name, msg_type(type)->name);
+	return r;
+}
+
+static int say(struct slot *s, enum msg_id type, const void *m, struct error *err)
+{
+	return msg_send_fd(s->conn, type, m, 0, NULL, 0, err);
+}
+
+/* hello, init_state. */
+static int greet(struct slot *s, char *storage, union msg_any *any, struct error *err)
+{
+	struct msg_hello hello = {.version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
+	pid_t sender;
+	int r = say(s, MSG_ID_hello, &hello, err);
+	if (r == 0)
+		r = expect(s, storage, MSG_ID_init_state, any, &sender, err);
+	if (r == 0 && (any->init_state.version_max < MSG_VERSION_OLDEST || any->init_state.version_min > MSG_VERSION))
+		r = error_set(err, -EPROTONOSUPPORT, 500, "cubicle-init of slot %u speaks versions %llu to %llu", s->number,
+			(unsigned long long)any->init_state.version_min, (unsigned long long)any->init_state.version_max);
+	return r;
+}
+
+int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err)
+{
+	char path[40];
+	struct stat mine, its;
+	cleanup_fd int pidns = process_namespace(s->pid, "pid");
+	cleanup_fd int other = pid > 1 ? process_namespace(pid, "pid") : -ESRCH;
+	/* A root inside may put another pid of its own into the credentials, and that may end and its number be used anew: look where it lives. */
+	if (pidns < 0 || other < 0 || fstat(pidns, &mine) < 0 || fstat(other, &its) < 0 || mine.st_ino != its.st_ino)
+		return error_set(err, -EPERM, 500, "the spawner of slot %u is no process of it", s->number);
+	int r = cgroups_attach(h->cgroups, s->name, CGROUP_WORK, pid, err);
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+	char score[8];
+	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE_WORK);
+	r = file_write_value(AT_FDCWD, path, str_n(score, (size_t)n));
+	return r < 0 ? error_errno(err, r, "%s", path) : 0;
+}
+
+static int park(struct host *h, struct slot *s, struct error *err)
+{
+	cleanup_free char *storage = malloc(MSG_MAX);
+	union msg_any any;
+	pid_t spawner;
+	if (!storage)
+		return error_errno(err, -ENOMEM, "slot");
+	int r = greet(s, storage, &any, err);
+	if (r == 0 && any.init_state.claimed)
+		r = error_set(err, -EPROTO, 500, "slot %u is claimed already", s->number);
+	if (r == 0)
+		r = expect(s, storage, MSG_ID_spawner, &any, &spawner, err);
+	if (r == 0)
+		r = slot_attach_spawner(h, s, spawner, err);
+	if (r == 0)
+		r = say(s, MSG_ID_attached, &(struct msg_attached){0}, err);
+	return r == 0 ? expect(s, storage, MSG_ID_parked, &any, &spawner, err) : r;
+}
+
+static struct cgroup_limits work_limits(uint32_t memory_mb, uint32_t pids, uint32_t cpu_count)
+{
+	return (struct cgroup_limits){.memory = (uint64_t)memory_mb << 20, .pids = pids, .cpu_count = cpu_count};
+}
+
+static int make_cgroups(struct host *h, struct slot *s, struct error *err)
+{
+	const struct options *o = h->options;
+	struct cgroup_limits agent = {.memory = (uint64_t)AGENT_MB << 20, .pids = AGENT_PIDS, .cpu_count = 1};
+	s->limits = work_limits((uint32_t)o->sandbox_memory, (uint32_t)o->sandbox_pids, (uint32_t)o->sandbox_cpu);
+	s->has_cgroups = true;
+	int r = cgroups_create(h->cgroups, s->name, err);
+	if (r == 0)
+		r = cgroups_limit(h->cgroups, s->name, CGROUP_AGENT, &agent, err);
+	return r == 0 ? cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &s->limits, err) : r;
+}
+
+static int give_birth(struct host *h, struct slot *s, struct error *err)
+{
+	struct newborn n = {.pidfd = -1, .go = -1};
+	cleanup_fd int listener = make_control(h, s, err);
+	if (listener < 0)
+		return listener;
+	int r = birth_clone(h, s->name, host_uid(h, s->number), s->net.netns, listener, &n, err);
+	s->pid = n.pid;
+	s->pidfd = n.pidfd;
+	if (r == 0 && (r = process_start_time(s->pid, &s->start)) < 0)
+		error_errno(err, r, "start time of slot %u", s->number);
+	if (r == 0)
+		r = cgroups_attach(h->cgroups, s->name, CGROUP_AGENT, s->pid, err);
+	if (r == 0)
+		r = birth_start(&n, err);
+	if (n.go >= 0)
+		close(n.go);
+	return r;
+}
+
+static int make_disk(struct host *h, struct slot *s, uint32_t size_mb, struct error *err)
+{
+	char name[32];
+	cleanup_fd int userns = process_namespace(s->pid, "user");
+	if (userns < 0)
+		return error_errno(err, userns, "user namespace of slot %u", s->number);
+	snprintf(name, sizeof(name), "%s.img", s->name);
+	return disk_make(h, name, size_mb, userns, &s->disk, err);
+}
+
+int slot_prepare(struct host *h, struct slot *s, struct error *err)
+{
+	int r = host_enter(h, err);
+	if (r == 0)
+		r = network_slot_create(h->network, s->number, &s->net, err);
+	if (r == 0) {
+		s->has_net = s->internet = true;
+		r = make_cgroups(h, s, err);
+	}
+	if (r == 0)
+		r = give_birth(h, s, err);
+	if (r == 0)
+		r = make_disk(h, s, (uint32_t)h->options->sandbox_disk, err);
+	if (r == 0)
+		r = park(h, s, err);
+	return r == 0 ? inside_park(h, s, err) : r;
+}
+
+static int adjust(struct host *h, struct slot *s, const struct box_spec *spec, struct error *err)
+{
+	struct cgroup_limits l = work_limits(spec->memory_mb, spec->pids, spec->cpu_count);
+	int r = 0;
+	if (l.memory != s->limits.memory || l.pids != s->limits.pids || l.cpu_count != s->limits.cpu_count) {
+		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &l, err);
+		s->limits = l;
+	}
+	if (r == 0 && spec->internet != s->internet) {
+		r = network_slot_internet(&s->net, spec->internet, err);
+		s->internet = spec->internet;
+	}
+	if (r == 0 && spec->disk_mb != s->disk.size_mb) { /* another size than parked slots have: a new one is 3 ms */
+		disk_drop(h, &s->disk);
+		r = make_disk(h, s, spec->disk_mb, err);
+	}
+	return r;
+}
+
+static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
+{
+	const struct box_spec *spec = &c->spec;
+	char address[INET_ADDRSTRLEN];
+	struct in_addr in = {htonl(s->net.guest_address)};
+	inet_ntop(AF_INET, &in, address, sizeof(address));
+	struct msg_claim m = {
+		.sandbox = spec->id,
+		.template = spec->template_id,
+		.hostname = str_of(c->hostname),
+		.envs = spec->envs,
+		.realtime = 0,
+		.user = spec->user,
+		.boot_id = str_of(c->boot_id),
+		.machine_id = str_of(c->machine_id),
+		.nameserver = STR(NETWORK_NAMESERVER),
+		.seccomp = buf_str(spec->nested_userns ? &h->filter_nested : &h->filter),
+	};
+	msg_set(&m, claim, address, str_of(address));
+	msg_set(&m, claim, drop_caps, (struct msg_list){buf_str(&h->drop_caps)});
+	if (spec->token.n)
+		msg_set(&m, claim, token, spec->token);
+	if (spec->workdir.n)
+		msg_set(&m, claim, workdir, spec->workdir);
+	if (spec->no_setuid)
+		msg_set(&m, claim, no_setuid, true);
+	return say(s, MSG_ID_claim, &m, err);
+}
+
+int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
+{
+	if (process_ended(s->pidfd))
+		return error_set(err, -ESRCH, 500, "the parked init of slot %u has ended", s->number);
+	int r = host_enter(h, err);
+	if (r == 0)
+		r = adjust(h, s, &c->spec, err);
+	if (r == 0)
+		r = inside_root(h, s, c->spec.layers, c->spec.n_layers, err);
+	return r == 0 ? send_claim(h, s, c, err) : r;
+}
+
+int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
+{
+	char name[sizeof(s->disk.name)];
+	uint64_t start;
+	memcpy(name, s->disk.name, sizeof(name));
+	int r = host_enter(h, err);
+	if (r < 0)
+		return r;
+	s->has_cgroups = s->has_socket = true;
+	s->pidfd = process_pidfd(s->pid);
+	/* The start time is read after the descriptor is held: from then on the pid cannot become another's. */
+	if (s->pidfd < 0 || process_start_time(s->pid, &start) < 0 || start != s->start || process_ended(s->pidfd)) {
+		if (s->pidfd >= 0)
+			close(steal_fd(&s->pidfd));
+		s->pid = 0;
+		return error_set(err, -ESRCH, 500, "its first process had ended when the node came back");
+	}
+	cleanup_free char *storage = malloc(MSG_MAX);
+	union msg_any any;
+	r = storage ? connect_control(h, s, err) : error_errno(err, -ENOMEM, "adoption");
+	if (r == 0)
+		r = greet(s, storage, &any, err);
+	if (r == 0 && (!any.init_state.claimed || !msg_has(&any.init_state, init_state, sandbox) || !str_eq(any.init_state.sandbox, id)))
+		r = error_set(err, -ESTALE, 500, "slot %u holds another sandbox", s->number);
+	if (r < 0)
+		return r;
+	int netns = process_namespace(s->pid, "net");
+	if (netns < 0)
+		return error_errno(err, netns, "network namespace of slot %u", s->number);
+	r = network_slot_adopt(h->network, s->number, netns, &s->net, err);
+	if (r < 0) {
+		close(netns);
+		return r;
+	}
+	s->has_net = true;
+	return disk_adopt(h, name, s->disk.loop, &s->disk, err);
+}
+
+int slot_status(const struct slot *s, int *ret_code, int *ret_status)
+{
+	siginfo_t info = {0};
+	if (s->pidfd < 0 || waitid(P_PIDFD, (id_t)s->pidfd, &info, WEXITED | WNOWAIT | WNOHANG) < 0)
+		return -ECHILD;
+	*ret_code = info.si_code;
+	*ret_status = info.si_status;
+	return info.si_pid ? 0 : -EAGAIN;
+}
+
+/* The end of PID 1 is the end of its whole pid namespace: the kernel waits for the others first. */
+static void wait_dead(struct host *h, struct slot *s)
+{
+	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
+	for (int i = 0; poll(&p, 1, 5000) == 0; i++) {
+		log_warn("slot %u: processes do not die (%d s)", s->number, (i + 1) * 5);
+		cgroups_kill(h->cgroups, s->name);
+	}
+	siginfo_t info;
+	waitid(P_PIDFD, (id_t)s->pidfd, &info, WEXITED | WNOHANG);
+}
+
+static void remove_cgroups(struct host *h, struct slot *s)
+{
+	int r = -EBUSY;
+	for (int i = 0; i < REMOVE_TRIES && r == -EBUSY; i++) {
+		r = cgroups_remove(h->cgroups, s->name);
+		if (r == -EBUSY)
+			usleep(1000);
+	}
+	if (r < 0)
+		log_error("slot %u: its cgroups stay: %s", s->number, strerror(-r));
+}
+
+void slot_leave(struct slot *s)
+{
+	if (!s)
+		return;
+	disk_leave(&s->disk);
+	if (s->has_net)
+		network_slot_done(&s->net);
+	if (s->conn >= 0)
+		close(s->conn);
+	if (s->pidfd >= 0)
+		close(s->pidfd);
+	free(s);
+}
+
+void slot_release(struct host *h, struct slot *s)
+{
+	struct error err = {0};
+	if (host_enter(h, &err) < 0)
+		log_error("%s", err.message);
+	if (s->pidfd >= 0) {
+		process_signal(s->pidfd, SIGKILL);
+		cgroups_kill(h->cgroups, s->name);
+		wait_dead(h, s);
+	} else if (s->has_cgroups) {
+		cgroups_kill(h->cgroups, s->name);
+	}
+	disk_drop(h, &s->disk);
+	if (s->has_socket)
+		unlinkat(h->control, s->name, 0);
+	if (s->has_cgroups)
+		remove_cgroups(h, s);
+	slot_leave(s);
+}

@@ -1,0 +1,57 @@
+/* A slot: everything of one sandbox that can be made before it is known whose it will be. All of this blocks; on a worker that has entered the host. */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_SLOT_H
+#define CUBICLE_SANDBOX_NAMESPACE_SLOT_H
+
+#include "network/slot.h"
+#include "sandbox/backend.h"
+#include "sandbox/namespace/disk.h"
+#include "sys/cgroup.h"
+
+struct host;
+
+struct slot {
+	struct slot *next;   /* for the pool's list */
+	unsigned number;
+	char name[16];       /* "s<number>": its cgroups */
+	pid_t pid;           /* PID 1, as the host sees it; 0: none */
+	uint64_t start;      /* its start time */
+	int pidfd;
+	int conn;            /* blocking, until the loop takes it; -1 */
+	bool has_net, has_cgroups, has_socket;
+	bool internet;
+	struct net_slot net;
+	struct disk disk;
+	struct cgroup_limits limits; /* of the work group, as set */
+};
+
+/* An empty slot, owning nothing yet. NULL without memory. */
+struct slot *slot_new(unsigned number);
+/* Makes all parts with default limits, up to an init that says it is parked. On failure what was made is there still: slot_release(). */
+int slot_prepare(struct host *h, struct slot *s, struct error *err);
+
+struct slot_claim {
+	struct box_spec spec; /* views live as long as the claim */
+	char hostname[65], boot_id[37], machine_id[33];
+};
+/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. */
+int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
+
+/* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s.
+ * -ESRCH: it is dead. On failure: slot_release(). */
+int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err);
+
+/* Moves a spawner into the work group. `pid` is what the kernel says of the sender of its message. */
+int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err);
+
+/* Kills every process, waits for their end and gives everything back; frees the slot. */
+void slot_release(struct host *h, struct slot *s);
+/* Closes descriptors, leaves the sandbox running, frees the slot. */
+void slot_leave(struct slot *s);
+
+/* The wait status of PID 1 (it stays a zombie for slot_release): 0, -ECHILD when it is not our child. */
+int slot_status(const struct slot *s, int *ret_code, int *ret_status);
+
+/* Message exchange with init on the blocking connection. */
+int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err);
+
+#endif
