@@ -115,6 +115,8 @@ int rfc3339_parse(struct str s, int64_t *ret_ns)
 	}
 	if (s.n)
 		return -EINVAL;
-	*ret_ns = ((int64_t)timegm(&tm) - offset) * NS_PER_S + fraction;
+	int64_t seconds = (int64_t)timegm(&tm) - offset;
+	if (__builtin_mul_overflow(seconds, NS_PER_S, ret_ns) || __builtin_add_overflow(*ret_ns, fraction, ret_ns))
+		*ret_ns = seconds < 0 ? INT64_MIN : INT64_MAX;
 	return 0;
 }

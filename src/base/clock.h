@@ -20,7 +20,7 @@ enum { RFC3339_SIZE = 32 };
 /* UTC with microseconds, "2026-01-02T03:04:05.678901Z", into to[RFC3339_SIZE]. Years outside 0..9999 are clamped. Returns to. */
 char *rfc3339_format(char *to, int64_t realtime_ns);
 
-/* RFC 3339 with any fraction and 'Z' or a numeric offset: 0 or -EINVAL. */
+/* RFC 3339 with any fraction and 'Z' or a numeric offset: 0 or -EINVAL. What int64 cannot hold (before 1677, after 2262) becomes its end. */
 int rfc3339_parse(struct str s, int64_t *ret_ns);
 
 #endif

@@ -128,7 +128,22 @@ static void create(struct world *w, const struct msg_create *m, uint64_t request
 	buf_add_str(&w->last_envs, m->envs.raw);
 	w->last_create_timeout = m->timeout;
 	snprintf(w->last_request_id, sizeof(w->last_request_id), "%.*s", STR_FMT(m->request));
-	tell_both(w, s, request);
+	if (w->hold) {
+		world_event(w, s);
+		w->held[w->n_sandboxes - 1] = request;
+	} else {
+		tell_both(w, s, request);
+	}
+}
+
+void world_release(struct world *w)
+{
+	for (size_t i = w->n_sandboxes; i-- > 0;)
+		if (w->held[i]) {
+			tell(w, &w->sandboxes[i], w->held[i]);
+			w->held[i] = 0;
+		}
+	w->hold = false;
 }
 
 static void set_timeout(struct world *w, const struct msg_timeout *m, uint64_t request)

@@ -8,7 +8,7 @@
 #include "io/chan.h"
 #include "io/json.h"
 
-enum { WORLD_SANDBOXES = 64 };
+enum { WORLD_SANDBOXES = 256 };
 
 struct fake_sandbox {
 	char id[33];
@@ -39,6 +39,8 @@ struct world {
 	bool silent;          /* the next call gets no answer */
 	bool answer_first;    /* the answer leaves before the event */
 	uint64_t silent_request;
+	bool hold;            /* creates are done, but answered only by world_release() */
+	uint64_t held[WORLD_SANDBOXES]; /* request of each sandbox's create */
 	unsigned calls, reloads;
 	struct msg_timeout last_timeout;
 	struct buf last_envs;
@@ -63,6 +65,8 @@ void world_lose_node(struct world *w);
 void world_end(struct world *w, const char *id, const char *reason, const char *detail, int64_t at);
 /* An event with the sandbox's present state. */
 void world_event(struct world *w, struct fake_sandbox *s);
+/* Answers held creates, the newest first. */
+void world_release(struct world *w);
 struct fake_sandbox *world_find(struct world *w, const char *id);
 /* Turns the loop until nothing is due. */
 void world_turn(struct world *w);

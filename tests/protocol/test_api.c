@@ -765,6 +765,47 @@ static void a_client_that_leaves_during_key_work_is_no_harm(void **state)
 	assert_int_equal(r.status, 200);
 }
 
+/* A hundred creates wait at the node at once; every third client leaves; the answers come in another order: each gets its own. */
+static void a_hundred_at_once_get_their_own_answers(void **state)
+{
+	enum { N = 100 };
+	int fds[N];
+	world->hold = true;
+	for (int i = 0; i < N; i++) {
+		char body[128], text[512];
+		fds[i] = world_open(world, false);
+		snprintf(body, sizeof(body), "{\"templateID\":\"base\",\"metadata\":{\"n\":\"%d\"}}", i);
+		int n = snprintf(text, sizeof(text), "POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: %s\r\nContent-Length: %zu\r\n\r\n%s", world->key,
+			strlen(body), body);
+		assert_true(write(fds[i], text, (size_t)n) == n);
+	}
+	for (int i = 0; i < 100 && world->n_sandboxes < N; i++)
+		world_turn(world);
+	assert_int_equal(world->n_sandboxes, N);
+	for (int i = 0; i < N; i += 3) {
+		struct linger hard = {1, 0};
+		setsockopt(fds[i], SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+		close(fds[i]);
+	}
+	world_turn(world);
+	world_release(world);
+	for (int i = 0; i < N; i++) {
+		if (i % 3 == 0)
+			continue;
+		cleanup_reply struct reply r = world_send(world, fds[i], STR(""));
+		assert_int_equal(r.status, 201);
+		struct fake_sandbox *s = world_find(world, reply_text(&r, "sandboxID"));
+		struct str rest = buf_str(&s->metadata), key, value;
+		char n[8];
+		snprintf(n, sizeof(n), "%d", i);
+		assert_true(msg_map_next(&rest, &key, &value));
+		assert_str(value, n);
+		close(fds[i]);
+	}
+	cleanup_reply struct reply list = world_ask(world, "GET", "/sandboxes", NULL, NULL);
+	assert_int_equal(member_count(&list), N); /* those whose client left are there too */
+}
+
 static void request_ids_go_through(void **state)
 {
 	char headers[256];
@@ -818,6 +859,7 @@ int main(void)
 		T(without_its_node_the_front_reads_on),
 		T(a_waiting_request_ends_with_its_node),
 		T(a_client_that_leaves_during_key_work_is_no_harm),
+		T(a_hundred_at_once_get_their_own_answers),
 		T(request_ids_go_through),
 		T(nothing_is_promised_before_the_first_snapshot),
 	};

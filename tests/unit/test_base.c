@@ -83,6 +83,10 @@ static void times_round_trip_and_take_offsets(void **state)
 	int64_t other;
 	assert_int_equal(rfc3339_parse(STR("2026-01-02T05:04:05.678901+02:00"), &other), 0);
 	assert_true(other == ns);
+	assert_int_equal(rfc3339_parse(STR("9999-12-31T00:00:00Z"), &ns), 0);
+	assert_true(ns == INT64_MAX);
+	assert_int_equal(rfc3339_parse(STR("0001-01-01T00:00:00Z"), &ns), 0);
+	assert_true(ns == INT64_MIN);
 	assert_int_equal(rfc3339_parse(STR("2026-01-02"), &ns), -EINVAL);
 	assert_int_equal(rfc3339_parse(STR("2026-13-02T03:04:05Z"), &ns), -EINVAL);
 	assert_int_equal(rfc3339_parse(STR("2026-01-02T03:04:05"), &ns), -EINVAL);

@@ -8,6 +8,7 @@
 #include "io/url.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static void sandbox_ids(void **state)
 {
@@ -419,6 +420,54 @@ static void the_table_of_routes_is_sound(void **state)
 	}
 }
 
+static uint64_t random_state = 88172645463325252;
+
+static uint64_t next_random(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+/* Damaged forms of valid texts are taken or refused, never read past their end: the sanitizers watch. */
+static void damaged_texts_never_run_over(void **state)
+{
+	static const char *const seeds[] = {"k%2520y=v%2526%253D%25C3%25BC&a=b", "team/base:v1.2", "iabc-6532622b",
+		"MjAyNi0wMS0wMlQwMzowNDowNS42Nzg5MDEyMzRaX19pYWJjX19hc2M", "/v2/sandboxes/iabc/connect", "/templates/aliases/team%2Fbase%3Av1",
+		"{\"templateID\":\"base\",\"network\":{\"allowOut\":[]},\"autoResume\":{\"policy\":\"off\"},\"envVars\":{\"A\":\"b\"}}"};
+	size_t taken = 0;
+	for (unsigned i = 0; i < 20000; i++) {
+		const char *seed = seeds[i % (sizeof(seeds) / sizeof(seeds[0]))];
+		size_t n = strlen(seed);
+		char *text = malloc(n + 1); /* of exactly this length, so that a read past it shows */
+		memcpy(text, seed, n);
+		for (unsigned k = next_random() % 4; k; k--)
+			text[next_random() % n] = (char)next_random();
+		struct str s = str_n(text, n - next_random() % (n / 2));
+		text = realloc(text, s.n);
+		s.p = text;
+		struct buf pairs = BUF_INIT, storage = BUF_INIT;
+		struct template_reference ref;
+		struct cursor cursor;
+		struct route_match m = {0};
+		struct create_args args = {0};
+		struct error err = {0};
+		struct str id;
+		taken += decode_metadata_filter(s, &pairs, &err) == 0;
+		taken += decode_template_reference(s, &ref, &err) == 0;
+		taken += cursor_decode(s, &cursor, &err) == 0;
+		taken += decode_sandbox_id(s, &id, &err) == 0;
+		taken += route_find(STR("POST"), s, false, &storage, &m) == 0;
+		cleanup_json json_t *j = json_parse(s, 4096, "x", &err);
+		taken += json_is_object(j) && create_parse(j, true, &options, &args, &err) == 0;
+		create_args_done(&args);
+		buf_done(&pairs), buf_done(&storage);
+		free(text);
+	}
+	assert_in_range(taken, 1000, 60000);
+}
+
 int main(void)
 {
 	options_init(&options);
@@ -433,6 +482,7 @@ int main(void)
 		cmocka_unit_test(security_of_create),
 		cmocka_unit_test(routes),
 		cmocka_unit_test(the_table_of_routes_is_sound),
+		cmocka_unit_test(damaged_texts_never_run_over),
 	};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);
 	options_done(&options);
