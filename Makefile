@@ -15,7 +15,7 @@ run: build
 
 build:
 	@scripts/deps run
-	@scripts/build build -Dtests=false -Dbuildtype=release
+	@scripts/build build -Dtests=false
 	@ln -sfn build/src/cli/cubicle cubicle
 
 test:

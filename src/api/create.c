@@ -118,9 +118,10 @@ static int check_lifecycle(const json_t *body, struct error *err)
 		return r;
 	if (!memory && (!pause || resume))
 		return error_set(err, -EINVAL, 400, "autoPauseMemory: false needs autoPause and excludes autoResume");
+	bool nested = json_is_object(json_object_get(body, "lifecycle"));
 	if (pause)
-		return not_served(err, "autoPause");
-	return resume ? not_served(err, "autoResume") : 0;
+		return not_served(err, nested ? "lifecycle.onTimeout: pause" : "autoPause");
+	return resume ? not_served(err, nested ? "lifecycle.autoResume" : "autoResume") : 0;
 }
 
 static int check_strings_empty(const json_t *network, const char *name, const char *alias, struct error *err)

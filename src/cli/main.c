@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "egress/egress.h"
+#include "ingress/front.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@ static const struct {
 	int (*main)(int argc, char **argv);
 } children[] = {
 	{"egress", egress_main},
+	{"front", front_main},
 };
 
 /* Is help asked for before the words that belong to another program? */

@@ -153,7 +153,7 @@ static int load_first_key(struct serve *s, struct error *err)
 static int prepare(struct serve *s, struct error *err)
 {
 	const struct options *o = s->options;
-	struct passwd front, egress;
+	struct passwd front = {0}, egress = {0};
 	char path[4096];
 	if (geteuid() != 0)
 		return error_set(err, -EPERM, 500, "cubicle serve needs root: it makes namespaces, mounts and network links");

@@ -16,6 +16,7 @@
 	O("state.dir", state_dir, STRING, "/var/lib/cubicle", 0, 0, "Where everything durable lives: records, images, disks.") \
 	O("listen", listen, STRING, "127.0.0.1:3000", 0, 0, "Address and port of the API and of the sandboxes' ingress.") \
 	O("domain", domain, STRING, "", 0, 0, "Domain (with a port where needed) that clients reach sandboxes under: <port>-<id>.<domain>. Empty: clients use their own.") \
+	O("ingress.connections", ingress_connections, INT, "4096", 1, 100000, "Most connections from outside into one sandbox at once; more get 429.") \
 	O("log.level", log_level, STRING, "info", 0, 0, "Lowest level written: debug, info, warn or error.")  \
 	O("log.file", log_file, STRING, "", 0, 0, "File for the logs; empty: standard error.")               \
 	O("user.front", user_front, STRING, "cubicle-front", 0, 0, "System user of the front process.")      \

@@ -78,22 +78,24 @@ static int read_names(struct listing *l, DIR *dir, struct names *ret)
 
 static int list_directory(struct listing *l, int fd, uint32_t level);
 
+/* What one entry may fail with and leave the others alone: it vanished or was replaced, its process ended,
+ * its server is gone (FUSE, NFS). */
+static bool spares_the_rest(int r)
+{
+	return r < 0 && r != -ENOMEM && r != -EMFILE && r != -ENFILE && r != -ECANCELED;
+}
+
 static int descend(struct listing *l, int dirfd, const char *name, uint32_t level)
 {
 	if (level > LIST_MAX_LEVELS)
 		return files_fail_rpc(l->call, CONNECT_RESOURCE_EXHAUSTED,
 			"the tree is deeper than %d directories", LIST_MAX_LEVELS);
 	int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0)
-		return list_directory(l, fd, level);
-	/* Vanished or replaced since it was read, or closed even to root (FUSE): its own entry is all there
-	 * is to tell. */
-	if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EACCES || errno == EPERM)
-		return 0;
-	if (errno == EMFILE || errno == ENFILE)
+	int r = fd < 0 ? -errno : list_directory(l, fd, level);
+	if (r == -EMFILE || r == -ENFILE)
 		return files_fail_rpc(
 			l->call, CONNECT_RESOURCE_EXHAUSTED, "the tree is deeper than descriptors are left");
-	return -errno;
+	return spares_the_rest(r) ? 0 : r;
 }
 
 static void cut(struct buf *b, size_t length)
@@ -112,7 +114,7 @@ static int list_one(struct listing *l, int dirfd, const char *name, uint32_t lev
 	bool directory = false;
 	int r = l->path.failed ? -ENOMEM
 			       : entry_add(l->out, l->names, dirfd, name, buf_str(&l->path), &directory);
-	if (r == -ENOENT || r == -EACCES || r == -ENOTCONN) {
+	if (spares_the_rest(r)) {
 		cut(l->out, mark);
 		r = 0;
 	} else if (r == 0 && buf_len(l->out) > LIST_MAX_BYTES) {

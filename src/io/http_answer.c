@@ -3,11 +3,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "io/sendq.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 /* Less than this is gathered until the end of the turn instead of being sent by itself. */
 enum { DIRECT_SIZE = 16 * 1024 };
@@ -15,39 +13,15 @@ enum { DIRECT_SIZE = 16 * 1024 };
 /* Sends the queue, then the parts; what the socket does not take is queued. */
 static void send_parts(struct http_conn *c, const struct iovec *parts, int n)
 {
-	struct iovec iov[4];
-	struct msghdr m = {.msg_iov = iov};
-	size_t queued = buf_len(&c->out);
-	if (queued)
-		iov[m.msg_iovlen++] = (struct iovec){(void *)(uintptr_t)buf_str(&c->out).p, queued};
-	for (int i = 0; i < n; i++)
-		if (parts[i].iov_len)
-			iov[m.msg_iovlen++] = parts[i];
-	if (m.msg_iovlen == 0)
-		return;
-	ssize_t r;
-	do {
-		r = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-	} while (r < 0 && errno == EINTR);
-	if (r < 0 && errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) {
+	ssize_t r = sendq_send(c->fd, &c->out, parts, n);
+	if (r < 0) {
 		c->broken = true;
 		http_conn_schedule(c);
 		return;
 	}
-	size_t sent = r < 0 ? 0 : (size_t)r;
-	if (sent)
+	if (r > 0)
 		c->progress = clock_boottime();
-	size_t of_queue = MIN(sent, queued);
-	buf_consume(&c->out, of_queue);
-	sent -= of_queue;
-	for (int i = 0; i < n; i++) {
-		size_t skip = MIN(sent, parts[i].iov_len);
-		sent -= skip;
-		buf_add(&c->out, (const char *)parts[i].iov_base + skip, parts[i].iov_len - skip);
-	}
 	c->blocked = buf_len(&c->out) > 0;
-	if (!c->blocked && c->out.cap > DIRECT_SIZE)
-		buf_done(&c->out);
 }
 
 void http_conn_flush(struct http_conn *c)
@@ -184,7 +158,7 @@ size_t http_send(struct http_req *r, const void *p, size_t n)
 		put(c, &(struct iovec){(void *)(uintptr_t)p, n}, 1);
 	}
 	size_t queued = buf_len(&c->out);
-	if (queued > HTTP_HIGH_WATER)
+	if (queued > http_conn_high_water(c))
 		c->throttled = true;
 	return queued;
 }

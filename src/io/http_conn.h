@@ -61,7 +61,7 @@ struct http_conn {
 	enum http_framing out_framing;
 	uint64_t out_left; /* of HTTP_BODY_LENGTH */
 	bool no_body;      /* HEAD, 204, 304: bytes given are not sent */
-	bool throttled;    /* http_send() reported more than HTTP_HIGH_WATER */
+	bool throttled;    /* http_send() reported more than the high-water mark */
 };
 
 /* http_server.c */
@@ -72,6 +72,8 @@ void http_conn_schedule(struct http_conn *c);
 void http_conn_end_request(struct http_conn *c, bool complete);
 /* HTTP_SCRATCH bytes for one read, shared by all connections. */
 char *http_conn_scratch(const struct http_conn *c);
+/* Queued bytes beyond which the owner is told to wait. */
+size_t http_conn_high_water(const struct http_conn *c);
 /* Value of the Date header, and of Server (or NULL). */
 const char *http_conn_date(struct http_conn *c);
 const char *http_conn_server_name(const struct http_conn *c);

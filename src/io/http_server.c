@@ -129,6 +129,11 @@ char *http_conn_scratch(const struct http_conn *c)
 	return c->server->scratch;
 }
 
+size_t http_conn_high_water(const struct http_conn *c)
+{
+	return c->server->config.high_water;
+}
+
 const char *http_conn_server_name(const struct http_conn *c)
 {
 	return c->server->config.server_name;
@@ -323,7 +328,7 @@ static bool settle_request(struct http_conn *c)
 		return true;
 	if (!c->blocked)
 		http_conn_flush(c);
-	if (c->throttled && buf_len(&c->out) < HTTP_LOW_WATER && c->answer == ANSWER_OPEN && !c->broken) {
+	if (c->throttled && buf_len(&c->out) < c->server->config.low_water && c->answer == ANSWER_OPEN && !c->broken) {
 		c->throttled = false;
 		if (c->req.ops && c->req.ops->writable)
 			c->req.ops->writable(&c->req);
@@ -517,6 +522,10 @@ struct http_server *http_server_new(struct loop *l, const struct http_server_con
 		return NULL;
 	s->loop = l;
 	s->config = *config;
+	if (!s->config.high_water)
+		s->config.high_water = HTTP_HIGH_WATER;
+	if (!s->config.low_water)
+		s->config.low_water = HTTP_LOW_WATER;
 	if (!s->config.idle_timeout_ns)
 		s->config.idle_timeout_ns = 620 * NS_PER_S;
 	if (!s->config.head_timeout_ns)

@@ -25,7 +25,7 @@ struct http_req_ops {
 	size_t (*body)(struct http_req *r, const char *p, size_t n);
 	/* The body is complete (after an upgrade: the peer closed its sending half). */
 	void (*end)(struct http_req *r);
-	/* Queued output fell under HTTP_LOW_WATER after http_send() reported more than HTTP_HIGH_WATER. */
+	/* Queued output fell under the low-water mark after http_send() reported more than the high-water mark. */
 	void (*writable)(struct http_req *r);
 	/* The peer closed its sending half while its answer is still due: nearly always it is gone (what nginx and Go take it for). May be NULL: the
 	 * answer goes on until a write fails. Told at most once, not after http_upgrade(). */
@@ -53,6 +53,7 @@ struct http_server_config {
 	void *arg;
 	int64_t idle_timeout_ns; /* between requests; 0 = 620 s */
 	int64_t head_timeout_ns; /* from the first byte of a head to its end (slowloris); 0 = 30 s */
+	size_t high_water, low_water; /* bytes of output queued for one connection; 0 = HTTP_HIGH_WATER, HTTP_LOW_WATER */
 	unsigned max_connections; /* accepted at once; beyond, accepting pauses; 0 = 10000 */
 	const char *server_name;  /* value of the Server header; NULL = none */
 };

@@ -380,6 +380,16 @@ static void a_listing_of_no_directory_is_refused(void **state)
 		rpc("ListDir", "{\"path\":\"/work\",\"depth\":true}"), "invalid_argument", "depth");
 }
 
+/* Processes come and go in it, and some of it is closed to everybody. */
+static void a_listing_of_proc_survives(void **state)
+{
+	struct reply *r = rpc("ListDir", "{\"path\":\"/proc\",\"depth\":4}");
+	assert_int_equal(r->result, 0);
+	if (r->head.status != 200)
+		assert_rpc_failure(r, "resource_exhausted", "100000");
+	call("ListDir", "{\"path\":\"/proc/self\",\"depth\":3}");
+}
+
 static void large_listings_have_their_bounds(void **state)
 {
 	mkdir("/work/many", 0755);
@@ -549,6 +559,7 @@ int main(void)
 		T(a_listing_is_depth_first_in_bytewise_order),
 		T(links_in_a_listing_keep_the_prefix_and_are_not_entered),
 		T(a_listing_of_no_directory_is_refused),
+		T(a_listing_of_proc_survives),
 		T(large_listings_have_their_bounds),
 		T(deep_trees_have_their_bounds),
 		T(names_survive_byte_for_byte),

@@ -1,0 +1,229 @@
+#include "guest/control.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "io/chan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+enum { MAX_NODES = 4 };
+
+struct node {
+	struct node *next;
+	struct control *control;
+	struct chan *chan;
+	int fd; /* the channel's own */
+};
+
+struct control {
+	struct loop *loop;
+	struct guest_identity *identity;
+	int listen_fd;
+	struct loop_fd *watch;
+	struct node *nodes; /* the newest first */
+	size_t n_nodes;
+	/* A spawner that waits to be attached. */
+	struct spawner *spawner;
+	int pending; /* its socket; -1 = none */
+	struct loop_timer *retry;
+};
+
+/* The new spawner's process: it tells node who it is, then works. */
+static _Noreturn void become_spawner(int node, int socket)
+{
+	if (msg_send_fd(node, MSG_ID_spawner, &(struct msg_spawner){0}, 0, NULL, 0, NULL) < 0)
+		_exit(1);
+	spawner_run(socket);
+}
+
+static void fork_spawner(struct control *c)
+{
+	int ends[2];
+	if (!c->spawner || !c->nodes)
+		return;
+	if (c->pending >= 0)
+		close(steal_fd(&c->pending));
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+		return;
+	pid_t pid = fork();
+	if (pid == 0) {
+		close(ends[0]);
+		become_spawner(c->nodes->fd, ends[1]);
+	}
+	close(ends[1]);
+	if (pid < 0) {
+		log_warn("a new spawner cannot be forked: %s", strerror(errno));
+		close(ends[0]);
+		return;
+	}
+	c->pending = ends[0];
+}
+
+static void on_retry(struct loop_timer *t, void *arg)
+{
+	struct control *c = arg;
+	if (!c->spawner)
+		return;
+	fork_spawner(c);
+	loop_timer_in(t, NS_PER_S);
+}
+
+void control_replace_spawner(struct control *c, struct spawner *s)
+{
+	log_warn("the spawner died; a new one is made");
+	c->spawner = s;
+	on_retry(c->retry, c);
+}
+
+static void on_attached(struct control *c)
+{
+	struct spawner *s = steal_pointer(&c->spawner);
+	if (!s || c->pending < 0)
+		return;
+	loop_timer_stop(c->retry);
+	int r = spawner_set(s, steal_fd(&c->pending));
+	if (r < 0)
+		control_replace_spawner(c, s);
+}
+
+/* A later claim (resume): what commands and clients see from now on. */
+static int replace_identity(struct guest_identity *id, const struct msg_claim *m)
+{
+	struct guest_identity n = {
+		.sandbox = str_dup(m->sandbox),
+		.template = str_dup(m->template),
+		.token = msg_has(m, claim, token) ? str_dup(m->token) : NULL,
+		.user = str_dup(m->user),
+		.workdir = msg_has(m, claim, workdir) ? str_dup(m->workdir) : NULL,
+	};
+	buf_add_str(&n.envs, m->envs.raw);
+	bool good = n.sandbox && n.template && n.user && !n.envs.failed && (n.token || !msg_has(m, claim, token)) &&
+		(n.workdir || !msg_has(m, claim, workdir));
+	struct guest_identity *old = good ? id : &n;
+	free(old->sandbox);
+	free(old->template);
+	free(old->token);
+	free(old->user);
+	free(old->workdir);
+	buf_done(&old->envs);
+	if (good)
+		*id = n;
+	return good ? 0 : -ENOMEM;
+}
+
+static void on_claim(struct node *n, const struct chan_message *m)
+{
+	struct error err = {0};
+	int r = replace_identity(n->control->identity, &m->body->claim);
+	if (r < 0) {
+		error_errno(&err, r, "claim");
+		chan_send_error(n->chan, m->header.request, &err);
+		return;
+	}
+	chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, m->header.request, NULL, 0, NULL);
+}
+
+static void on_hello(struct node *n, const struct chan_message *m)
+{
+	struct msg_init_state s = {.claimed = true, .version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
+	msg_set(&s, init_state, sandbox, str_of(n->control->identity->sandbox));
+	chan_send(n->chan, MSG_ID_init_state, &s, m->header.request, NULL, 0, NULL);
+}
+
+static void on_message(struct chan *chan, struct chan_message *m, void *arg)
+{
+	struct node *n = arg;
+	switch (m->header.type) {
+	case MSG_ID_hello:
+		on_hello(n, m);
+		break;
+	case MSG_ID_claim:
+		on_claim(n, m);
+		break;
+	case MSG_ID_attached:
+		on_attached(n->control);
+		break;
+	case MSG_ID_ping:
+		chan_send(chan, MSG_ID_pong, &(struct msg_pong){0}, m->header.request, NULL, 0, NULL);
+		break;
+	default:
+		break; /* ok and error: nothing was asked */
+	}
+}
+
+static void forget(struct node *n)
+{
+	struct control *c = n->control;
+	for (struct node **at = &c->nodes; *at; at = &(*at)->next)
+		if (*at == n) {
+			*at = n->next;
+			c->n_nodes--;
+			break;
+		}
+	free(n);
+}
+
+/* A claimed sandbox lives on without a node. */
+static void on_closed(struct chan *chan, const struct error *err, void *arg)
+{
+	forget(arg);
+}
+
+static const struct chan_ops chan_ops = {.message = on_message, .closed = on_closed};
+
+int control_adopt(struct control *c, int fd)
+{
+	struct node *n = malloc(sizeof(*n));
+	if (!n) {
+		close(fd);
+		return -ENOMEM;
+	}
+	*n = (struct node){.next = c->nodes, .control = c, .fd = fd};
+	n->chan = chan_new(c->loop, fd, MSG_TO_INIT, CHAN_NO_FDS, &chan_ops, n);
+	if (!n->chan) {
+		int r = -errno;
+		free(n);
+		return r;
+	}
+	c->nodes = n;
+	c->n_nodes++;
+	if (c->spawner)
+		on_retry(c->retry, c);
+	return 0;
+}
+
+static void on_connection(struct loop_fd *w, uint32_t events, void *arg)
+{
+	struct control *c = arg;
+	int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return;
+	/* Only root of the machine reaches this socket; the bound is for its mistakes. */
+	if (c->n_nodes >= MAX_NODES)
+		close(fd);
+	else
+		control_adopt(c, fd);
+}
+
+struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id)
+{
+	struct control *c = malloc(sizeof(*c));
+	if (!c)
+		return NULL;
+	*c = (struct control){.loop = l, .identity = id, .listen_fd = listen_fd, .pending = -1};
+	c->retry = loop_timer_new(l, on_retry, c);
+	c->watch = c->retry ? loop_fd_add(l, listen_fd, EPOLLIN, on_connection, c) : NULL;
+	if (c->watch)
+		return c;
+	loop_timer_free(c->retry);
+	free(c);
+	return NULL;
+}
+
+void control_tell_claimed(struct control *c, uint64_t request)
+{
+	for (struct node *n = c->nodes; n; n = n->next)
+		chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, request, NULL, 0, NULL);
+}

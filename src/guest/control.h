@@ -1,0 +1,21 @@
+/* The control channel of a claimed sandbox: node's connections to the listening socket that PID 1 inherited (docs/architecture.md). */
+#ifndef CUBICLE_GUEST_CONTROL_H
+#define CUBICLE_GUEST_CONTROL_H
+
+#include "guest/envd.h"
+
+struct control;
+
+/* Watches the listening socket (owned from here) for a node that comes (again). `id` is replaced as a whole by later claims. NULL with errno. */
+struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id);
+/* Takes over a connection (owned from here). 0 or -errno. */
+int control_adopt(struct control *c, int fd);
+/* Tells every node that is connected that envd listens; `request` is that of the claim. */
+void control_tell_claimed(struct control *c, uint64_t request);
+/*
+ * Makes a new spawner: forks it, lets it tell node, and gives it to `s` as soon as node says that it is attached. Without a connected node, or when the fork
+ * fails, it is tried again at the next connection and every second.
+ */
+void control_replace_spawner(struct control *c, struct spawner *s);
+
+#endif

@@ -1,0 +1,116 @@
+/*
+ * cubicle-init: PID 1 of a sandbox and its envd. Arguments: the descriptor of the control socket (listening), then, as far as they exist, the host's
+ * directories of the work cgroup: memory=DIR cpu=DIR. They are read before the host's tree is left.
+ */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "guest/cgroup.h"
+#include "guest/control.h"
+#include "guest/envd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+struct init {
+	struct guest_identity identity;
+	struct guest_cgroup cgroup;
+	struct control *control;
+	struct spawner *spawner;
+	struct envd envd;
+};
+
+static void on_spawner_died(void *arg)
+{
+	struct init *i = arg;
+	control_replace_spawner(i->control, i->spawner);
+}
+
+static const struct spawner_ops spawner_ops = {.died = on_spawner_died};
+
+static _Noreturn void die(const char *what, int code)
+{
+	log_error("%s: %s", what, strerror(code < 0 ? -code : code));
+	exit(1);
+}
+
+static void open_cgroup(struct guest_cgroup *g, char **args)
+{
+	const char *memory = NULL, *cpu = NULL;
+	for (; *args; args++) {
+		if (strncmp(*args, "memory=", 7) == 0)
+			memory = *args + 7;
+		else if (strncmp(*args, "cpu=", 4) == 0)
+			cpu = *args + 4;
+	}
+	guest_cgroup_open(g, memory, cpu);
+}
+
+/* Nothing of this process may come or go with a signal from inside; SIGCHLD is read from a descriptor. */
+static void set_signals(void)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigprocmask(SIG_SETMASK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static void set_limits(void)
+{
+	struct rlimit l;
+	if (getrlimit(RLIMIT_NOFILE, &l) == 0) {
+		l.rlim_cur = l.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &l);
+	}
+}
+
+/* Descriptors 0 to 2 must be taken, or something else would get their numbers. */
+static void fill_standard_descriptors(void)
+{
+	int fd;
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd < 3);
+	if (fd >= 3)
+		close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	static struct init init;
+	uint64_t listen_fd;
+	if (argc < 2 || str_to_u64(str_of(argv[1]), &listen_fd) < 0 || listen_fd > 1024) {
+		static const char usage[] = "cubicle-init is started by cubicle's node, inside a sandbox\n";
+		return write(2, usage, sizeof(usage) - 1) < 0 ? 1 : 2;
+	}
+	fill_standard_descriptors();
+	log_setup("init", 2, LOG_INFO);
+	/* Freed memory goes back to the machine: an idle sandbox should hold little. */
+	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+	mallopt(M_TRIM_THRESHOLD, 128 * 1024);
+	set_signals();
+	open_cgroup(&init.cgroup, argv + 2);
+
+	int conn = -1, spawner = -1, r;
+	guest_park((int)listen_fd, &init.identity, &conn, &spawner);
+
+	set_limits();
+	struct loop *l = loop_new();
+	if (!l)
+		die("loop", errno);
+	init.spawner = spawner_new(l, &spawner_ops, &init);
+	init.control = control_new(l, (int)listen_fd, &init.identity);
+	if (!init.spawner || !init.control)
+		die("control", ENOMEM);
+	if ((r = control_adopt(init.control, conn)) < 0 || (r = spawner_set(init.spawner, spawner)) < 0)
+		die("control", r);
+	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup)) < 0 || (r = envd_listen(&init.envd, ENVD_PORT)) < 0)
+		die("envd", r);
+	control_tell_claimed(init.control, init.identity.claim_request);
+	r = loop_run(l);
+	die("loop", r);
+}

@@ -1,0 +1,16 @@
+/* File requests, each served by a process of its own (guest/files.h); this one only hands connections over and takes them back. */
+#ifndef CUBICLE_GUEST_WORKERS_H
+#define CUBICLE_GUEST_WORKERS_H
+
+#include "guest/envd.h"
+
+enum { WORKERS_MAX = 64, WORKERS_MAX_WAITING = 1024 };
+
+struct file_workers *file_workers_new(struct envd *e);
+/* Cuts the connections that are out. Takes NULL. */
+void file_workers_free(struct file_workers *f);
+
+/* Takes the request's connection away and serves it as soon as fewer than WORKERS_MAX run. */
+void file_workers_serve(struct file_workers *f, struct http_req *r);
+
+#endif

@@ -1,0 +1,103 @@
+#include "ingress/forward.h"
+
+#include <errno.h>
+
+static bool is_one_of(struct str name, const char *const *names)
+{
+	for (; *names; names++)
+		if (str_eq_nocase(name, str_of(*names)))
+			return true;
+	return false;
+}
+
+static bool has_prefix(struct str s, struct str prefix)
+{
+	return s.n >= prefix.n && str_eq_nocase(str_n(s.p, prefix.n), prefix);
+}
+
+static void add_line(struct buf *to, struct str name, struct str value)
+{
+	buf_add_str(to, name);
+	buf_add_c(to, ": ");
+	buf_add_str(to, value);
+	buf_add_c(to, "\r\n");
+}
+
+bool forward_upgrades(const struct http_head *h)
+{
+	return h->upgrade && h->framing == HTTP_BODY_NONE && !http_lists(h, "Upgrade", "h2c");
+}
+
+/* X-API-Key: KEY and Authorization: Bearer KEY. Other values belong to the application. */
+static bool is_own_key(const struct http_header *x, const struct forward *f)
+{
+	struct str value = x->value;
+	if (str_eq_nocase(x->name, STR("Authorization"))) {
+		if (!has_prefix(value, STR("Bearer ")))
+			return false;
+		value = str_trim(str_from(value, 7));
+	} else if (!str_eq_nocase(x->name, STR("X-API-Key"))) {
+		return false;
+	}
+	return f->own_key && f->own_key(value, f->arg);
+}
+
+/* Written by us, or of no concern to the sandbox. */
+static bool is_ours(struct str name)
+{
+	static const char *const names[] = {"Host", "Content-Length", "Expect", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "E2b-Traffic-Access-Token",
+		"Cube-Traffic-Access-Token", "HTTP2-Settings", "Forwarded", "X-Real-IP", NULL};
+	return is_one_of(name, names) || has_prefix(name, STR("X-Forwarded-"));
+}
+
+static void add_framing(struct buf *to, const struct http_head *h)
+{
+	if (h->framing == HTTP_BODY_CHUNKED)
+		buf_add_c(to, "Transfer-Encoding: chunked\r\n");
+	else if (h->framing == HTTP_BODY_LENGTH)
+		buf_addf(to, "Content-Length: %llu\r\n", (unsigned long long)h->length);
+	if (h->expect_continue)
+		buf_add_c(to, "Expect: 100-continue\r\n");
+	if (forward_upgrades(h)) {
+		buf_add_c(to, "Connection: Upgrade\r\n");
+		add_line(to, STR("Upgrade"), http_value(h, "Upgrade"));
+	}
+}
+
+int forward_request(struct buf *to, const struct http_head *h, const struct forward *f)
+{
+	buf_add_str(to, h->method);
+	buf_add_c(to, " ");
+	buf_add_str(to, h->path);
+	if (memchr(h->target.p, '?', h->target.n)) {
+		buf_add_c(to, "?");
+		buf_add_str(to, h->query);
+	}
+	buf_add_c(to, " HTTP/1.1\r\n");
+	add_line(to, STR("Host"), h->host);
+	for (size_t i = 0; i < h->n_headers; i++) {
+		const struct http_header *x = &h->headers[i];
+		if (!is_ours(x->name) && !http_is_hop_by_hop(h, x->name) && !is_own_key(x, f))
+			add_line(to, x->name, x->value);
+	}
+	if (f->peer)
+		add_line(to, STR("X-Forwarded-For"), str_of(f->peer));
+	add_line(to, STR("X-Forwarded-Host"), h->host);
+	add_line(to, STR("X-Forwarded-Proto"), str_of(f->proto));
+	add_framing(to, h);
+	buf_add_c(to, "\r\n");
+	return to->failed ? -ENOMEM : 0;
+}
+
+int forward_response(struct buf *to, const struct http_head *h, bool request_was_head)
+{
+	bool keep_length = request_was_head || h->status == 304;
+	for (size_t i = 0; i < h->n_headers; i++) {
+		const struct http_header *x = &h->headers[i];
+		bool length = str_eq_nocase(x->name, STR("Content-Length"));
+		bool upgrade = h->status == 101 && str_eq_nocase(x->name, STR("Upgrade"));
+		if (length ? keep_length : upgrade || !http_is_hop_by_hop(h, x->name))
+			add_line(to, x->name, x->value);
+	}
+	return to->failed ? -ENOMEM : 0;
+}

@@ -1,0 +1,222 @@
+#include "ingress/front.h"
+
+#include "api/api.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "ingress/confine.h"
+#include "ingress/ingress.h"
+#include "ingress/page.h"
+#include "io/chan.h"
+#include "io/json.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+/* docs/architecture.md, "Descriptors at start" */
+enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6 };
+enum { WORKERS = 4, MAX_JOBS = 4096 };
+
+/* Clients wait in the backlog until the index is there: after a restart of this process they see a pause and no error. A node that stays away is told as such. */
+#define INDEX_PATIENCE (3 * NS_PER_S)
+#define INDEX_CHECK (5 * NS_PER_MS)
+#define STOP_PATIENCE (5 * NS_PER_S)
+#define STOP_CHECK (20 * NS_PER_MS)
+
+struct front {
+	struct loop *loop;
+	struct options options;
+	struct workq *workq;
+	struct sandbox_index *index;
+	struct node_client *node;
+	struct api *api;
+	struct ingress *ingress;
+	struct http_server *public, *admin;
+	struct chan *serve;
+	struct loop_timer *timer;
+	int64_t deadline; /* CLOCK_BOOTTIME: of waiting for the index, then of stopping */
+	bool listening, ready, stopping;
+};
+
+static void on_public_request(struct http_req *r, void *arg)
+{
+	struct front *f = arg;
+	struct route route;
+	route_request(r->head, &route);
+	if (route.kind == ROUTE_API)
+		api_handle(f->api, r, false);
+	else if (route.kind == ROUTE_SANDBOX)
+		ingress_handle(f->ingress, r, &route);
+	else
+		page_respond(r, &(struct page){.status = 400, .message = route.why});
+}
+
+static void on_admin_request(struct http_req *r, void *arg)
+{
+	struct front *f = arg;
+	api_handle(f->api, r, true);
+}
+
+static bool own_key(struct str value, void *arg)
+{
+	struct front *f = arg;
+	return api_key_valid(f->api, value);
+}
+
+static void start_listening(struct front *f)
+{
+	int r = http_server_listen(f->public, FD_PUBLIC);
+	if (r == 0)
+		r = http_server_listen(f->admin, FD_ADMIN);
+	if (r < 0) {
+		log_error("listening: %s", strerror(-r));
+		loop_stop(f->loop);
+		return;
+	}
+	f->listening = true;
+}
+
+static void await_index(struct front *f)
+{
+	bool known = index_ready(f->index);
+	if (!f->listening && (known || clock_boottime() >= f->deadline))
+		start_listening(f);
+	if (known && !f->ready && f->serve) {
+		struct msg_ready ready = {0};
+		f->ready = chan_send(f->serve, MSG_ID_ready, &ready, 0, NULL, 0, NULL) == 0;
+	}
+	if (!known)
+		loop_timer_in(f->timer, INDEX_CHECK);
+}
+
+static void await_end(struct front *f)
+{
+	bool busy = http_server_connections(f->public) || http_server_connections(f->admin);
+	if (!busy || clock_boottime() >= f->deadline)
+		loop_stop(f->loop);
+	else
+		loop_timer_in(f->timer, STOP_CHECK);
+}
+
+static void on_timer(struct loop_timer *t, void *arg)
+{
+	struct front *f = arg;
+	if (f->stopping)
+		await_end(f);
+	else
+		await_index(f);
+}
+
+static void on_message(struct chan *c, struct chan_message *m, void *arg)
+{
+	struct front *f = arg;
+	struct error err = {0};
+	if (m->header.type == MSG_ID_peer && str_is(m->body->peer.role, "node")) {
+		int r = node_client_attach(f->node, steal_fd(&m->fds[0]));
+		if (r < 0)
+			log_error("the node's channel: %s", strerror(-r));
+	} else if (m->header.type == MSG_ID_first_key) {
+		if (api_first_key(f->api, &m->body->first_key, &err) < 0)
+			log_error("the first key: %s", err.message);
+	} else if (m->header.type == MSG_ID_stop && !f->stopping) {
+		f->stopping = true;
+		f->deadline = clock_boottime() + STOP_PATIENCE;
+		http_server_drain(f->public);
+		http_server_drain(f->admin);
+		await_end(f);
+	}
+}
+
+static void on_serve_closed(struct chan *c, const struct error *err, void *arg)
+{
+	struct front *f = arg;
+	f->serve = NULL;
+	loop_stop(f->loop);
+}
+
+static const struct chan_ops serve_ops = {on_message, on_serve_closed};
+
+static int read_options(struct options *o, struct error *err)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", FD_OPTIONS);
+	if (options_init(o) < 0)
+		return error_errno(err, -ENOMEM, "options");
+	int r = options_read_file(o, path, true, err);
+	close(FD_OPTIONS);
+	return r;
+}
+
+static int start(struct front *f, struct error *err)
+{
+	f->loop = loop_new();
+	f->workq = workq_new(WORKERS, MAX_JOBS);
+	f->index = f->loop ? index_new() : NULL;
+	f->node = f->index ? node_client_new(f->loop, f->index) : NULL;
+	f->timer = f->node ? loop_timer_new(f->loop, on_timer, f) : NULL;
+	if (!f->workq || !f->timer)
+		return error_errno(err, -ENOMEM, "starting");
+	/* "/" is the front's own directory by now. */
+	struct api_config api = {.loop = f->loop, .workq = f->workq, .options = &f->options, .index = f->index, .node = f->node, .directory = "/"};
+	int r = api_new(&api, &f->api, err);
+	if (r < 0)
+		return r;
+	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .own_key = own_key, .arg = f,
+		.connection_limit = (unsigned)f->options.ingress_connections};
+	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = 100000};
+	struct http_server_config admin = {.on_request = on_admin_request, .arg = f};
+	f->ingress = ingress_new(&ingress);
+	f->public = http_server_new(f->loop, &public);
+	f->admin = http_server_new(f->loop, &admin);
+	f->serve = chan_new(f->loop, FD_SERVE, MSG_FROM_SERVE, 0, &serve_ops, f);
+	if (!f->ingress || !f->public || !f->admin || !f->serve)
+		return error_errno(err, -ENOMEM, "starting");
+	return confine_syscalls(err);
+}
+
+/* In this order: requests end before what they hang on. */
+static void finish(struct front *f)
+{
+	http_server_free(f->public);
+	http_server_free(f->admin);
+	if (f->loop)
+		loop_turn(f->loop, 0); /* what was put off to the end of a turn, and work that is done */
+	workq_free(f->workq);
+	ingress_free(f->ingress);
+	api_free(f->api);
+	node_client_free(f->node);
+	index_free(f->index);
+	chan_free(f->serve);
+	loop_free(f->loop);
+	options_done(&f->options);
+}
+
+int front_main(int argc, char **argv)
+{
+	struct front f = {0};
+	struct error err = {0};
+	enum log_level level = LOG_INFO;
+	log_setup("front", 2, level);
+	signal(SIGPIPE, SIG_IGN);
+	json_object_seed(0); /* may read /dev/urandom, which is out of reach later */
+	int r = read_options(&f.options, &err);
+	if (r == 0 && log_level_parse(str_of(f.options.log_level), &level) == 0)
+		log_setup("front", 2, level);
+	cleanup_buf struct buf directory = BUF_INIT;
+	buf_addf(&directory, "%s/front", f.options.state_dir ? f.options.state_dir : "");
+	if (r == 0)
+		r = confine_process(f.options.user_front, buf_cstr(&directory), &err);
+	if (r == 0)
+		r = start(&f, &err);
+	if (r == 0) {
+		f.deadline = clock_boottime() + INDEX_PATIENCE;
+		await_index(&f);
+		r = loop_run(f.loop);
+		if (r < 0)
+			error_errno(&err, r, "loop");
+	}
+	if (r < 0)
+		log_error("%s", err.message);
+	finish(&f);
+	return r < 0 ? 1 : 0;
+}

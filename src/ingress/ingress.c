@@ -1,0 +1,632 @@
+#include "ingress/ingress.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "ingress/forward.h"
+#include "ingress/page.h"
+#include "ingress/upstream.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+enum {
+	ENVD_PORT = 49983,
+	MAX_INTERIM = 16,   /* 1xx answers passed on; a sandbox that sends more is not serious */
+	CONNECT_TRIES = 3,
+};
+
+/* Waits between tries of a port where nothing listens: 300 ms in all. */
+static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS_PER_MS};
+/* A client that waits for 100 is told to go on when the service does not say so by then (many never do). */
+#define CONTINUE_PATIENCE (300 * NS_PER_MS)
+/* A client that closed its half is nearly always gone; one that is not gets this long for the rest of its answer. */
+#define HANGUP_PATIENCE (30 * NS_PER_S)
+
+enum exchange_state {
+	OPENING, /* the node makes a connection, or the timer waits to ask it again */
+	WAITING, /* the request is on its way, no final head has come */
+	BODY,    /* the answer streams */
+	TUNNEL,  /* raw bytes both ways */
+	DONE,    /* answered or cut: only closed() is to come */
+};
+
+struct exchange {
+	struct ingress *ingress;
+	struct exchange *prev, *next; /* in target->exchanges */
+	struct target *target;
+	struct http_req *req;
+	struct upstream *up; /* OPENING, DONE: NULL */
+	struct node_call *call;
+	struct loop_timer *timer;
+	enum exchange_state state;
+	uint16_t port;
+	char id[ROUTE_ID_MAX + 1];
+	unsigned tries, interim;
+	bool sent_body;     /* bytes of the request's body went out: it cannot be sent again */
+	bool request_done;  /* its end as well */
+	bool retried, fresh_only;
+	bool upgrade, head_request, continued, hung_up;
+	bool peer_done;     /* TUNNEL: the sandbox closed its half */
+	bool keep_alive;    /* of the answer */
+	struct http_body body; /* of the answer */
+};
+
+struct ingress {
+	struct ingress_config config;
+	struct pool *pool;
+	struct index_listener listener;
+};
+
+static void begin(struct exchange *x);
+static void on_readable(struct upstream *u, void *arg);
+static void on_drained(struct upstream *u, void *arg);
+static const struct upstream_ops up_ops = {on_readable, on_drained};
+
+/* Ends */
+
+static void release(struct exchange *x)
+{
+	node_call_cancel(steal_pointer(&x->call));
+	if (x->timer)
+		loop_timer_stop(x->timer);
+}
+
+static void answer(struct exchange *x, const struct page *p)
+{
+	release(x);
+	upstream_close(steal_pointer(&x->up), false);
+	x->state = DONE;
+	page_respond(x->req, p);
+}
+
+/* Nothing of an answer has gone out: say what is wrong. Else the client must see a cut and no regular end. */
+static void fail(struct exchange *x, const char *message, bool name_port)
+{
+	if (x->state == DONE)
+		return;
+	if (x->state == OPENING || x->state == WAITING) {
+		answer(x, &(struct page){.status = 502, .sandbox = x->id, .message = message, .port = name_port ? x->port : 0});
+		return;
+	}
+	bool reset = x->state == TUNNEL;
+	release(x);
+	x->state = DONE;
+	upstream_close(steal_pointer(&x->up), reset);
+	http_abort(x->req);
+}
+
+static void fail_gone(struct exchange *x)
+{
+	fail(x, "The sandbox was not found", false);
+}
+
+static void fail_closed_port(struct exchange *x)
+{
+	fail(x, "The sandbox is running but port is not open", true);
+}
+
+static void fail_bad_answer(struct exchange *x)
+{
+	fail(x, "The service on this port sent no valid HTTP answer", true);
+}
+
+/* The answer is complete. The connection serves again when it is in a known state. */
+static void complete(struct exchange *x)
+{
+	struct upstream *u = steal_pointer(&x->up);
+	release(x);
+	x->state = DONE;
+	if (x->keep_alive && x->request_done)
+		upstream_park(u);
+	else
+		upstream_close(u, false);
+	http_finish(x->req);
+}
+
+/* Sending the request */
+
+static const char *peer_address(const struct http_req *r, char *to, size_t n)
+{
+	struct sockaddr_storage a;
+	socklen_t size = sizeof(a);
+	if (getpeername(http_conn_fd(r->conn), (struct sockaddr *)&a, &size) < 0)
+		return NULL;
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *)&a;
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&a;
+	if (a.ss_family == AF_INET)
+		return inet_ntop(AF_INET, &v4->sin_addr, to, (socklen_t)n);
+	if (a.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
+		return inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], to, (socklen_t)n);
+	if (a.ss_family == AF_INET6)
+		return inet_ntop(AF_INET6, &v6->sin6_addr, to, (socklen_t)n);
+	return NULL;
+}
+
+/* Whether the request may be sent once more when a connection that had served before was closed under it. */
+static bool may_retry(const struct exchange *x)
+{
+	static const char *const idempotent[] = {"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "PROPFIND", "QUERY"};
+	if (!x->up->reused || x->retried || x->sent_body || x->interim)
+		return false;
+	if (buf_len(&x->up->out))
+		return true; /* the head never left whole */
+	for (size_t i = 0; i < ARRAY_SIZE(idempotent); i++)
+		if (str_is(x->req->head->method, idempotent[i]))
+			return true;
+	return false;
+}
+
+static void on_timer(struct loop_timer *t, void *arg);
+
+static void set_timer(struct exchange *x, int64_t ns)
+{
+	if (!x->timer)
+		x->timer = loop_timer_new(x->ingress->config.loop, on_timer, x);
+	if (x->timer)
+		loop_timer_in(x->timer, ns);
+}
+
+/* The end of the request's body. */
+static void send_end(struct exchange *x)
+{
+	if (x->req->head->framing == HTTP_BODY_CHUNKED)
+		upstream_send(x->up, STR("0\r\n\r\n"), STR(""), STR(""));
+	upstream_flush(x->up);
+}
+
+/* Has a connection: the head goes first, bytes of the body follow as they come. */
+static void send_head(struct exchange *x)
+{
+	char peer[INET6_ADDRSTRLEN];
+	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = "http", .own_key = x->ingress->config.own_key,
+		.arg = x->ingress->config.arg};
+	cleanup_buf struct buf head = BUF_INIT;
+	if (forward_request(&head, x->req->head, &f) < 0) {
+		fail(x, "The server is out of memory", false);
+		return;
+	}
+	x->state = WAITING;
+	upstream_send(x->up, buf_str(&head), STR(""), STR(""));
+	if (x->request_done)
+		send_end(x);
+	else
+		http_req_resume(x->req);
+	if (x->hung_up)
+		set_timer(x, HANGUP_PATIENCE);
+	else if (x->req->head->expect_continue && !x->continued)
+		set_timer(x, CONTINUE_PATIENCE);
+}
+
+static void on_opened(const struct node_answer *a, void *arg)
+{
+	struct exchange *x = arg;
+	x->call = NULL;
+	if (!a->err && !target_is(x->target, str_of(x->id), a->body->stream.generation)) {
+		close(a->fd);
+		fail_gone(x);
+	} else if (!a->err) {
+		x->up = target_add(x->target, a->fd, x->port, &up_ops, x);
+		if (x->up)
+			send_head(x);
+		else
+			fail(x, "The server is out of memory", false);
+	} else if (a->err->status == 404) {
+		fail_gone(x);
+	} else if (a->err->status != 502) {
+		answer(x, &(struct page){.status = a->err->status, .sandbox = x->id, .message = a->err->message, .retry_after = a->err->retry_after});
+	} else if (a->err->code == -ECONNREFUSED && x->tries < CONNECT_TRIES) {
+		set_timer(x, retry_after[x->tries - 1]);
+	} else {
+		fail_closed_port(x);
+	}
+}
+
+static void open_connection(struct exchange *x)
+{
+	struct error err = {0};
+	x->state = OPENING;
+	x->tries++;
+	x->call = node_open(x->ingress->config.node, str_of(x->id), x->port, on_opened, x, &err);
+	if (!x->call)
+		answer(x, &(struct page){.status = err.status, .sandbox = x->id, .message = err.message, .retry_after = err.retry_after});
+}
+
+static void begin(struct exchange *x)
+{
+	x->up = x->fresh_only ? NULL : target_take(x->target, x->port, &up_ops, x);
+	if (x->up)
+		send_head(x);
+	else
+		open_connection(x);
+}
+
+static void on_timer(struct loop_timer *t, void *arg)
+{
+	struct exchange *x = arg;
+	if (x->state == OPENING) {
+		open_connection(x);
+	} else if (x->hung_up) {
+		fail(x, "The client is gone", false);
+	} else if (x->state == WAITING && !x->continued) {
+		x->continued = true;
+		http_interim(x->req, 100, NULL);
+	}
+}
+
+/* The client's side */
+
+/* In chunks when the client sent chunks, else as it is. */
+static size_t send_body(struct exchange *x, const char *p, size_t n)
+{
+	if (x->state == TUNNEL || x->req->head->framing != HTTP_BODY_CHUNKED)
+		return upstream_send(x->up, str_n(p, n), STR(""), STR(""));
+	char size[20];
+	int digits = snprintf(size, sizeof(size), "%zx\r\n", n);
+	return upstream_send(x->up, str_n(size, (size_t)digits), str_n(p, n), STR("\r\n"));
+}
+
+static size_t on_body(struct http_req *r, const char *p, size_t n)
+{
+	struct exchange *x = r->arg;
+	if (x->state == DONE)
+		return n;
+	if (x->state == OPENING || buf_len(&x->up->out) > HTTP_HIGH_WATER)
+		return 0;
+	x->sent_body = true;
+	/* Over the mark: these bytes are taken, the next wait for on_drained(). */
+	send_body(x, p, n);
+	return n;
+}
+
+static void on_end(struct http_req *r)
+{
+	struct exchange *x = r->arg;
+	if (x->state == TUNNEL) {
+		upstream_shutdown(x->up);
+		return;
+	}
+	bool known = x->request_done;
+	x->request_done = true;
+	if (x->up && !known)
+		send_end(x);
+}
+
+static void on_writable(struct http_req *r)
+{
+	struct exchange *x = r->arg;
+	if (!x->up || x->peer_done)
+		return;
+	upstream_set_reading(x->up, true);
+	/* What was read before the client fell behind is not told by the socket. */
+	if (buf_len(&x->up->in))
+		on_readable(x->up, x);
+}
+
+static void on_hangup(struct http_req *r)
+{
+	struct exchange *x = r->arg;
+	x->hung_up = true;
+	if (x->state == WAITING || x->state == BODY)
+		set_timer(x, HANGUP_PATIENCE);
+}
+
+static void on_closed(struct http_req *r, bool complete_)
+{
+	struct exchange *x = r->arg;
+	struct target *t = x->target;
+	release(x);
+	loop_timer_free(x->timer);
+	if (complete_ && x->state == TUNNEL)
+		upstream_drain(x->up);
+	else
+		upstream_close(x->up, x->state == TUNNEL);
+	if (x->prev)
+		x->prev->next = x->next;
+	else
+		t->exchanges = x->next;
+	if (x->next)
+		x->next->prev = x->prev;
+	t->n_exchanges--;
+	target_settle(t);
+	free(x);
+}
+
+static const struct http_req_ops req_ops = {
+	.body = on_body, .end = on_end, .writable = on_writable, .hangup = on_hangup, .closed = on_closed};
+
+/* The sandbox's side */
+
+static void on_drained(struct upstream *u, void *arg)
+{
+	struct exchange *x = arg;
+	http_req_resume(x->req);
+}
+
+/* Sends on; false when the client is behind: then reading stops until on_writable(). */
+static bool pass(struct exchange *x, struct str bytes)
+{
+	if (bytes.n && http_send(x->req, bytes.p, bytes.n) > HTTP_HIGH_WATER) {
+		upstream_set_reading(x->up, false);
+		return false;
+	}
+	return true;
+}
+
+/* A 1xx other than 101. */
+static void take_interim(struct exchange *x, const struct http_head *h)
+{
+	cleanup_buf struct buf lines = BUF_INIT;
+	if (++x->interim > MAX_INTERIM || forward_response(&lines, h, false) < 0) {
+		fail_bad_answer(x);
+		return;
+	}
+	if (h->status == 100 && (x->continued || !x->req->head->expect_continue))
+		return; /* said already, or not asked for */
+	if (h->status == 100)
+		x->continued = true;
+	const char *text = buf_cstr(&lines);
+	if (text)
+		http_interim(x->req, h->status, text);
+}
+
+static void take_upgrade(struct exchange *x, const char *reason, const char *lines)
+{
+	if (!x->upgrade) {
+		fail_bad_answer(x);
+		return;
+	}
+	release(x);
+	x->state = TUNNEL;
+	http_upgrade(x->req, 101, reason, lines);
+}
+
+/* A final head (or a 101). */
+static void take_head(struct exchange *x, const struct http_head *h)
+{
+	cleanup_buf struct buf lines = BUF_INIT, reason = BUF_INIT;
+	buf_add_str(&reason, h->reason);
+	const char *text = forward_response(&lines, h, x->head_request) < 0 ? NULL : buf_cstr(&lines), *words = buf_cstr(&reason);
+	if (!text || !words) {
+		fail(x, "The server is out of memory", false);
+		return;
+	}
+	if (h->status == 101) {
+		take_upgrade(x, *words ? words : NULL, text);
+		return;
+	}
+	if (!x->hung_up)
+		release(x);
+	x->state = BODY;
+	x->keep_alive = h->keep_alive;
+	http_body_init(&x->body, h->framing, h->length);
+	/* A body that ends with the connection is chunked for the client, so that a cut stays a cut. */
+	http_start(x->req, h->status, *words ? words : NULL, text, h->framing == HTTP_BODY_UNTIL_CLOSE ? HTTP_BODY_CHUNKED : h->framing, h->length);
+}
+
+/* One head off u->in. False when there is no whole one. */
+static bool parse_head(struct exchange *x)
+{
+	struct http_head h;
+	ssize_t n = http_parse_response(buf_str(&x->up->in), x->head_request, &h);
+	if (n < 0)
+		fail_bad_answer(x);
+	if (n <= 0)
+		return false;
+	if (h.status < 200 && h.status != 101)
+		take_interim(x, &h);
+	else
+		take_head(x, &h);
+	if (x->up)
+		buf_consume(&x->up->in, (size_t)n);
+	return true;
+}
+
+/* Decodes what is in u->in. False when reading must stop. */
+static bool parse_body(struct exchange *x)
+{
+	struct str in = buf_str(&x->up->in), run;
+	size_t all = in.n;
+	bool more = true;
+	while (more && in.n && !x->body.done) {
+		if (http_body_next(&x->body, &in, &run) < 0) {
+			fail_bad_answer(x);
+			return false;
+		}
+		more = pass(x, run);
+	}
+	buf_consume(&x->up->in, all - in.n);
+	if (!x->body.done)
+		return more;
+	complete(x);
+	return false;
+}
+
+/* Uses up what was read. False when the exchange is over or the client is behind. */
+static bool process(struct exchange *x)
+{
+	while (x->state == WAITING)
+		if (!parse_head(x))
+			return x->state == WAITING;
+	if (x->state == BODY)
+		return parse_body(x);
+	if (x->state != TUNNEL)
+		return false;
+	bool more = pass(x, buf_str(&x->up->in));
+	buf_clear(&x->up->in);
+	return more;
+}
+
+/* The connection ended: -EPIPE regularly, else by a failure. */
+static void take_end(struct exchange *x, int why)
+{
+	if (x->state == TUNNEL && why == -EPIPE) {
+		x->peer_done = true;
+		upstream_set_reading(x->up, false);
+		http_finish(x->req);
+		return;
+	}
+	if (x->state == BODY && why == -EPIPE && x->body.framing == HTTP_BODY_UNTIL_CLOSE) {
+		x->keep_alive = false;
+		complete(x);
+		return;
+	}
+	if (x->state == WAITING && buf_len(&x->up->in) == 0 && may_retry(x)) {
+		x->retried = x->fresh_only = true;
+		upstream_close(steal_pointer(&x->up), false);
+		begin(x);
+		return;
+	}
+	fail(x, "The service closed the connection without an answer", true);
+}
+
+static void on_readable(struct upstream *u, void *arg)
+{
+	struct exchange *x = arg;
+	if (!process(x) || !u->reading)
+		return;
+	int r = upstream_read(u);
+	if (r > 0)
+		process(x);
+	else if (r < 0)
+		take_end(x, r);
+}
+
+/* A sandbox's generation ends: nothing of it may be reached any more. */
+static void on_ended(const struct index_sandbox *s, void *arg)
+{
+	struct ingress *g = arg;
+	struct target *t = pool_find(g->pool, s->id, s->generation);
+	if (!t)
+		return;
+	target_close_idle(t);
+	for (struct exchange *x = t->exchanges; x; x = x->next)
+		fail_gone(x);
+	target_settle(t);
+}
+
+/* Requests */
+
+/* envd's own calls are for the host alone (e2b.md B.2). */
+static const char *internal_path(struct str path)
+{
+	static const char *const paths[] = {"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"};
+	cleanup_buf struct buf plain = BUF_INIT;
+	if (route_normalize_path(&plain, path) < 0)
+		return "?";
+	for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
+		if (str_is(buf_str(&plain), paths[i]))
+			return paths[i];
+	return NULL;
+}
+
+/* NULL when the request may pass. */
+static const char *check_token(const struct http_head *h, const struct index_sandbox *s)
+{
+	const struct http_header *token = http_find(h, "E2b-Traffic-Access-Token");
+	if (!token)
+		token = http_find(h, "Cube-Traffic-Access-Token");
+	if (!token)
+		return "The traffic access token is missing: send it in the header e2b-traffic-access-token";
+	return str_eq_secret(token->value, s->traffic_token) ? NULL : "The traffic access token in the header e2b-traffic-access-token is invalid";
+}
+
+/* True when the request was answered here. */
+static bool refuse(struct ingress *g, struct http_req *r, const struct route *route, const struct index_sandbox *s)
+{
+	struct page p = {.sandbox = route->id};
+	if (!s || !index_is_running(s)) {
+		p.status = index_ready(g->config.index) ? 502 : 503;
+		p.message = p.status == 502 ? "The sandbox was not found" : "The server is starting. Try again in a moment.";
+		p.retry_after = p.status == 503 ? 1 : 0;
+	} else if (str_is(r->head->method, "CONNECT")) {
+		p.status = 501;
+		p.message = "CONNECT is not supported";
+	} else if (route->port == ENVD_PORT) {
+		p.path = internal_path(r->head->path);
+		p.status = p.path ? 404 : 0;
+		p.message = "This path is not reachable from outside";
+		p.sandbox = NULL;
+	} else if (s->traffic_token.n) {
+		p.message = check_token(r->head, s);
+		p.status = p.message ? 403 : 0;
+	}
+	if (p.status)
+		page_respond(r, &p);
+	return p.status != 0;
+}
+
+static void refuse_crowd(struct ingress *g, struct http_req *r, const struct route *route)
+{
+	char message[128];
+	snprintf(message, sizeof(message), "The sandbox has too many concurrent incoming connections (limit: %u)", g->config.connection_limit);
+	page_respond(r, &(struct page){.status = 429, .sandbox = route->id, .message = message, .limit = g->config.connection_limit, .retry_after = 1});
+}
+
+static struct exchange *exchange_new(struct ingress *g, struct http_req *r, const struct route *route, struct target *t)
+{
+	struct exchange *x = calloc(1, sizeof(*x));
+	if (!x)
+		return NULL;
+	*x = (struct exchange){.ingress = g, .target = t, .req = r, .port = route->port, .next = t->exchanges};
+	memcpy(x->id, route->id, sizeof(x->id));
+	x->upgrade = forward_upgrades(r->head);
+	x->head_request = str_is(r->head->method, "HEAD");
+	x->request_done = r->head->framing == HTTP_BODY_NONE;
+	if (t->exchanges)
+		t->exchanges->prev = x;
+	t->exchanges = x;
+	t->n_exchanges++;
+	r->ops = &req_ops;
+	r->arg = x;
+	r->own_continue = true;
+	return x;
+}
+
+void ingress_handle(struct ingress *g, struct http_req *r, const struct route *route)
+{
+	const struct index_sandbox *s = index_find(g->config.index, str_of(route->id));
+	struct log_ids ids = {.request = str_of(r->id), .sandbox = str_of(route->id)};
+	log_write(LOG_DEBUG, &ids, "%.*s to port %u", (int)MIN(r->head->method.n, (size_t)32), r->head->method.p, route->port);
+	if (refuse(g, r, route, s))
+		return;
+	struct target *t = pool_target(g->pool, s->id, s->generation);
+	if (t && t->n_exchanges >= g->config.connection_limit) {
+		refuse_crowd(g, r, route);
+		return;
+	}
+	struct exchange *x = t ? exchange_new(g, r, route, t) : NULL;
+	if (!x) {
+		if (t)
+			target_settle(t);
+		http_respond_error(r, 503, "the server is out of memory");
+		return;
+	}
+	begin(x);
+}
+
+struct ingress *ingress_new(const struct ingress_config *config)
+{
+	struct ingress *g = calloc(1, sizeof(*g));
+	if (!g)
+		return NULL;
+	g->config = *config;
+	g->pool = pool_new(config->loop);
+	if (!g->pool) {
+		free(g);
+		return NULL;
+	}
+	g->listener = (struct index_listener){.ended = on_ended, .arg = g};
+	index_listen(config->index, &g->listener);
+	return g;
+}
+
+void ingress_free(struct ingress *g)
+{
+	if (!g)
+		return;
+	index_unlisten(g->config.index, &g->listener);
+	pool_free(g->pool);
+	free(g);
+}

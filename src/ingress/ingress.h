@@ -1,0 +1,34 @@
+/*
+ * The data plane (e2b.md A.8): takes requests over that route to a sandbox and carries them there and back. HTTP/1.1 with streaming both ways, nothing
+ * buffered beyond HTTP_HIGH_WATER, upgrades as tunnels with half-close. What is cut on one side is cut on the other.
+ *
+ * A closed port is tried again for 300 ms (a service may be about to listen), then 502. An exchange has no time limit of its own: it lives as long as both
+ * ends do, which TCP keepalive finds out.
+ */
+#ifndef CUBICLE_INGRESS_INGRESS_H
+#define CUBICLE_INGRESS_INGRESS_H
+
+#include "api/node_client.h"
+#include "ingress/route.h"
+#include "io/http_server.h"
+
+struct ingress;
+
+struct ingress_config {
+	struct loop *loop;
+	struct sandbox_index *index;
+	struct node_client *node;
+	unsigned connection_limit;                    /* exchanges at once in one sandbox; more get 429 */
+	bool (*own_key)(struct str value, void *arg); /* whether it is a valid API key of this server: never forwarded */
+	void *arg;
+};
+
+/* Everything in the config outlives the ingress. NULL without memory. */
+struct ingress *ingress_new(const struct ingress_config *config);
+/* After the HTTP server, whose requests it holds, is freed. Takes NULL. */
+void ingress_free(struct ingress *g);
+
+/* Takes over a request from on_request() that route_request() gave to a sandbox. */
+void ingress_handle(struct ingress *g, struct http_req *r, const struct route *route);
+
+#endif
