@@ -246,6 +246,11 @@ static void flush(struct chan *c)
 		datagram_free(d);
 	}
 	loop_fd_set(c->source, EPOLLIN);
+	if (c->ops->drained) {
+		c->busy = true;
+		c->ops->drained(c, c->arg);
+		c->busy = false;
+	}
 }
 
 static void on_event(struct loop_fd *w, uint32_t events, void *arg)
@@ -253,6 +258,11 @@ static void on_event(struct loop_fd *w, uint32_t events, void *arg)
 	struct chan *c = arg;
 	if (events & EPOLLOUT)
 		flush(c);
+	if (c->freed && !c->ended) {
+		shut(c);
+		destroy(c);
+		return;
+	}
 	if (c->ended || !(events & ~(uint32_t)EPOLLOUT))
 		return;
 	for (int i = 0; i < MESSAGES_PER_TURN && receive_one(c); i++)
@@ -327,6 +337,11 @@ int chan_send(struct chan *c, enum msg_id type, const void *m, uint64_t request,
 		return error_errno(err, r, "channel");
 	}
 	return 0;
+}
+
+size_t chan_queued(const struct chan *c)
+{
+	return c->queued;
 }
 
 int chan_send_error(struct chan *c, uint64_t request, const struct error *e)

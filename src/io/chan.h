@@ -21,6 +21,8 @@ struct chan_ops {
 	void (*message)(struct chan *c, struct chan_message *m, void *arg);
 	/* The peer is gone, or sent something out of the table (err->code = -EPROTO); the last call. The channel is freed after it. */
 	void (*closed)(struct chan *c, const struct error *err, void *arg);
+	/* May be NULL. What had to wait for room is sent: a long answer goes on. */
+	void (*drained)(struct chan *c, void *arg);
 };
 
 enum chan_flags {
@@ -36,6 +38,9 @@ struct chan *chan_new(struct loop *l, int fd, uint32_t accept, unsigned flags, c
 int chan_send(struct chan *c, enum msg_id type, const void *m, uint64_t request, const int *fds, size_t n_fds, struct error *err);
 /* chan_send of an error message made from *e. */
 int chan_send_error(struct chan *c, uint64_t request, const struct error *e);
+
+/* Bytes that wait for room. A sender of much stops at > 0 and goes on in drained(). */
+size_t chan_queued(const struct chan *c);
 
 /* Closes without calling closed(). Takes NULL. */
 void chan_free(struct chan *c);

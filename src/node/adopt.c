@@ -1,0 +1,159 @@
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/service.h"
+
+/* After a restart: every recorded sandbox is found again or brought to its end. What a crash can leave is exactly what the records can say. */
+
+void live_resolved(struct live *l)
+{
+	struct node *n = l->node;
+	loop_timer_free(steal_pointer(&l->patience));
+	if (!l->unresolved)
+		return;
+	l->unresolved = false;
+	if (--n->unresolved == 0 && !n->leaving)
+		node_adopted(n);
+}
+
+/* Nothing runs of it any more. A kill that was under way keeps its reason. */
+static void already_dead(struct live *l, const char *reason, const char *detail)
+{
+	if (l->s.state != SANDBOX_KILLING)
+		sandbox_set_reason(&l->s, reason, detail);
+	l->adopting = false;
+	l->intent_recorded = true;
+	l->box = NULL;
+	live_finish(l);
+}
+
+/* The wall clock may have been set while no node ran. */
+static void show_deadline(struct live *l)
+{
+	struct node *n = l->node;
+	if (l->s.deadline == SANDBOX_NEVER)
+		return;
+	int64_t left = l->s.deadline - n->host->boottime(n->host->arg), shown = l->s.end_at - n->host->realtime(n->host->arg);
+	if (shown - left > NS_PER_S || left - shown > NS_PER_S)
+		l->s.end_at += left - shown;
+}
+
+void live_adopted(struct live *l, const struct box_handle *h, const struct error *err)
+{
+	struct node *n = l->node;
+	if (err) {
+		struct box_death d = {0};
+		box_evidence(l->box, &d);
+		already_dead(l, *d.reason ? d.reason : "crashed", *d.detail ? d.detail : err->message);
+		return;
+	}
+	l->adopting = false;
+	if (l->s.state != SANDBOX_RUNNING)
+		return; /* it is being killed; released() follows */
+	show_deadline(l);
+	if (deadlines_set(&n->deadlines, &l->deadline, l->s.deadline) < 0)
+		abort();
+	l->s.handle = *h;
+	records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
+	live_watch(l);
+	live_log(LOG_INFO, l, "adopted");
+	live_resolved(l);
+}
+
+static void out_of_patience(struct loop_timer *t, void *arg)
+{
+	struct live *l = arg;
+	live_end(l, "crashed", "its init did not answer a restarted node");
+	live_resolved(l);
+}
+
+static void adopt_one(struct live *l)
+{
+	struct node *n = l->node;
+	struct error err = {0};
+	const struct sandbox *s = &l->s;
+	if (strcmp(s->boot_id, n->host->boot_id) != 0) {
+		already_dead(l, "host_lost", "the machine was restarted");
+		return;
+	}
+	/* A create whose answer never went out, or a kill of one: what there may be of it the backend sweeps, because no handle names it. */
+	if (!*s->handle.text) {
+		already_dead(l, "crashed", "the node ended while the sandbox was made");
+		return;
+	}
+	l->adopting = true;
+	l->box = box_adopt(n->backend, str_of(s->id), s->handle.text, &live_box_ops, l, &err);
+	if (!l->box) {
+		already_dead(l, "crashed", err.message);
+		return;
+	}
+	if (s->state == SANDBOX_KILLING) {
+		l->intent_recorded = true;
+		live_log(LOG_INFO, l, "going on with its kill");
+		box_kill(l->box);
+		live_resolved(l);
+		return;
+	}
+	l->patience = loop_timer_new(n->loop, out_of_patience, l);
+	if (!l->patience)
+		abort();
+	loop_timer_in(l->patience, n->adopt_patience);
+}
+
+struct recorded {
+	struct node *node;
+	struct live **list;
+	size_t n, cap;
+	int result;
+};
+
+static void collect(struct sandbox *s, void *arg)
+{
+	struct recorded *r = arg;
+	struct node *n = r->node;
+	if (s->state != SANDBOX_CREATING && s->state != SANDBOX_RUNNING && s->state != SANDBOX_KILLING) {
+		log_error("record of sandbox %s: state %d is unknown; it is ended", s->id, (int)s->state);
+		s->state = SANDBOX_RUNNING;
+		s->handle.text[0] = 0;
+	}
+	if (r->n == r->cap) {
+		size_t cap = r->cap ? r->cap * 2 : 64;
+		struct live **list = realloc(r->list, cap * sizeof(*list));
+		if (list) {
+			r->list = list;
+			r->cap = cap;
+		}
+	}
+	struct live *l = r->n < r->cap ? live_new(n, s) : NULL;
+	if (!l) {
+		sandbox_done(s);
+		r->result = -ENOMEM;
+		return;
+	}
+	sandbox_derive_tokens(&l->s, n->key);
+	admission_take_over(&n->admission, l->s.memory_mb, l->s.disk_mb);
+	l->admitted = true;
+	l->unresolved = true;
+	n->unresolved++;
+	r->list[r->n++] = l;
+}
+
+int node_adopt(struct node *n, struct error *err)
+{
+	struct recorded all = {.node = n};
+	n->unresolved = 1;
+	int r = records_load(n->records, collect, &all, err);
+	if (r == 0 && all.result < 0)
+		r = error_errno(err, all.result, "records");
+	if (r < 0) {
+		free(all.list);
+		return r;
+	}
+	log_info("%zu recorded sandboxes", all.n);
+	for (size_t i = 0; i < all.n; i++)
+		adopt_one(all.list[i]);
+	free(all.list);
+	if (--n->unresolved == 0)
+		node_adopted(n);
+	return 0;
+}

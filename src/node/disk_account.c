@@ -1,0 +1,307 @@
+#include "node/disk_account.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <stdio.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+enum {
+	LOOK_MIN_MS = 20,
+	LOOK_CALM_MS = 1000,
+	LOOK_TIGHT_MS = 250,   /* nothing moves */
+	TRIM_EVERY_S = 5,
+	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
+	GROWTH_SHARE = 8,      /* an eighth of the old sum goes with each look */
+	BUSY_SHARE = 10,       /* a look costs at most a tenth of the time */
+};
+
+static const uint64_t fastest = 4096 * MIB; /* a second: what writers can dirty at most */
+static const uint64_t sync_above = 4 * MIB, stale_above = 64 * MIB, creep = MIB;
+
+struct disk_account {
+	const struct options *options;
+	const struct host *host;
+	const struct disk_account_ops *ops;
+	void *arg;
+	struct disk_entry **entries;
+	size_t n, cap;
+	enum disk_zone zone;
+	uint64_t exposure, backed;  /* sums of the last look */
+	uint64_t ballast;           /* bytes asked for; 0 = released */
+	int64_t last_kill, pace;
+	bool blind;                 /* the last look at the host failed: said once */
+};
+
+struct disk_marks disk_marks(const struct options *o, uint64_t total)
+{
+	struct disk_marks m = {.reserve = MAX(total / 100 * (uint64_t)o->disk_reserve, MIN(512 * MIB, total / 4))};
+	m.red = m.reserve / 2;
+	m.ballast = MIN(m.red / 2, 1024 * MIB);
+	return m;
+}
+
+struct disk_account *disk_account_new(const struct options *o, const struct host *h, const struct disk_account_ops *ops, void *arg)
+{
+	struct disk_account *d = calloc(1, sizeof(*d));
+	if (d)
+		*d = (struct disk_account){.options = o, .host = h, .ops = ops, .arg = arg};
+	return d;
+}
+
+void disk_account_free(struct disk_account *d)
+{
+	if (!d)
+		return;
+	free(d->entries);
+	free(d);
+}
+
+enum disk_zone disk_account_zone(const struct disk_account *d)
+{
+	return d->zone;
+}
+
+static void log_entry(enum log_level level, struct disk_entry *e, const char *what, int r)
+{
+	if (r < 0)
+		log_write(level, NULL, "disk account: %s: %s", what, strerror(-r));
+}
+
+static void set_frozen(struct disk_entry *e, bool on)
+{
+	if (e->frozen == on)
+		return;
+	int r = box_freeze(e->box, on);
+	log_entry(LOG_WARN, e, on ? "freeze" : "thaw", r);
+	if (r == 0)
+		e->frozen = on;
+}
+
+static void set_brake(struct disk_entry *e, uint64_t bytes)
+{
+	if (bytes == BOX_NO_BRAKE && !e->braked)
+		return;
+	int r = box_brake(e->box, bytes);
+	log_entry(LOG_WARN, e, "brake", r);
+	if (r == 0)
+		e->braked = bytes != BOX_NO_BRAKE;
+}
+
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b)
+{
+	if (d->n == d->cap) {
+		size_t cap = d->cap ? d->cap * 2 : 64;
+		struct disk_entry **entries = realloc(d->entries, cap * sizeof(struct disk_entry *));
+		if (!entries)
+			return -ENOMEM;
+		d->entries = entries;
+		d->cap = cap;
+	}
+	/* An adopted box may still be braked and frozen by the node before. */
+	*e = (struct disk_entry){.box = b, .at = d->n + 1, .braked = true, .frozen = true};
+	set_brake(e, BOX_NO_BRAKE);
+	set_frozen(e, false);
+	d->entries[d->n++] = e;
+	return 0;
+}
+
+void disk_account_remove(struct disk_account *d, struct disk_entry *e)
+{
+	if (!e->at)
+		return;
+	/* A frozen process gets its SIGKILL only when it is thawed (cgroup v1). */
+	set_frozen(e, false);
+	struct disk_entry *last = d->entries[--d->n];
+	d->entries[e->at - 1] = last;
+	last->at = e->at;
+	d->exposure -= MIN(d->exposure, e->exposure);
+	d->backed -= MIN(d->backed, e->space.backed);
+	e->at = 0;
+}
+
+/* A preallocated image takes nothing more from the host. */
+static bool guaranteed(const struct disk_entry *e)
+{
+	return e->space.backed >= e->space.total && e->space.total;
+}
+
+static void look_at(struct disk_entry *e)
+{
+	struct box_space now;
+	int r = box_space(e->box, &now);
+	if (r < 0) {
+		log_entry(LOG_DEBUG, e, "space", r);
+		return;
+	}
+	e->space = now;
+	/* Allocated inside without being backed (fallocate, blocks on their way) or not even allocated yet: the larger is known to come. */
+	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, now.used > now.backed ? now.used - now.backed : 0);
+	uint64_t taken = now.backed + e->exposure, more = e->seen && taken > e->taken ? taken - e->taken : 0;
+	e->growth = e->growth - e->growth / GROWTH_SHARE + more;
+	e->taken = taken;
+	e->seen = true;
+}
+
+static bool grows(const struct disk_entry *e)
+{
+	return e->growth > creep;
+}
+
+static enum disk_zone zone_of(enum disk_zone before, int64_t left, const struct disk_marks *m)
+{
+	/* A zone is left only well above its mark, so that freezing and braking do not flutter. */
+	int64_t red = (int64_t)(before == DISK_RED ? m->red + m->red / 4 : m->red);
+	int64_t reserve = (int64_t)(before != DISK_CALM ? m->reserve + m->reserve / 8 : m->reserve);
+	return left < red ? DISK_RED : left < reserve ? DISK_TIGHT : DISK_CALM;
+}
+
+static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t stale, int64_t now)
+{
+	if (e->space.backed > e->space.used && e->space.backed - e->space.used > stale && !guaranteed(e) &&
+		now - e->trimmed > TRIM_EVERY_S * NS_PER_S) {
+		e->trimmed = now;
+		box_trim(e->box);
+	}
+	if (e->space.pending > sync_above || (d->zone == DISK_RED && e->exposure))
+		box_sync(e->box);
+}
+
+static void act_calm(struct disk_account *d)
+{
+	for (size_t i = 0; i < d->n; i++) {
+		set_frozen(d->entries[i], false);
+		set_brake(d->entries[i], BOX_NO_BRAKE);
+	}
+}
+
+static void act_tight(struct disk_account *d, int64_t left, const struct disk_marks *m, int64_t now)
+{
+	uint64_t pool = left > (int64_t)m->red ? (uint64_t)left - m->red : 0;
+	uint64_t share = d->zone == DISK_RED || !d->n ? 0 : pool / d->n;
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		set_brake(e, guaranteed(e) ? BOX_NO_BRAKE : share);
+		if (d->zone != DISK_RED)
+			set_frozen(e, false);
+		give_back(d, e, d->zone == DISK_RED ? sync_above : stale_above, now);
+	}
+}
+
+static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t now)
+{
+	struct disk_entry *worst = NULL;
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		if ((grows(e) || e->exposure > creep) && (!worst || e->growth > worst->growth))
+			worst = e;
+	}
+	if (!worst || (d->last_kill && now - d->last_kill < KILL_EVERY_MS * NS_PER_MS))
+		return;
+	char detail[160];
+	snprintf(detail, sizeof(detail), "the machine's disk is full (%llu MiB free) and this sandbox grew fastest (it held %llu MiB)",
+		(unsigned long long)(free_bytes / MIB), (unsigned long long)(worst->space.backed / MIB));
+	d->last_kill = now;
+	d->ops->kill(worst, detail, d->arg);
+}
+
+static void act_red(struct disk_account *d, uint64_t free_bytes, const struct disk_marks *m, int64_t now)
+{
+	/* Braked since the last look at least: who takes space now does it past the brake. */
+	for (size_t i = 0; i < d->n; i++)
+		if (d->entries[i]->braked && grows(d->entries[i]) && !guaranteed(d->entries[i]))
+			set_frozen(d->entries[i], true);
+	if (free_bytes < m->red / 4)
+		kill_fastest(d, free_bytes, now);
+}
+
+static void keep_ballast(struct disk_account *d, int64_t left, const struct disk_marks *m)
+{
+	uint64_t want = d->ballast;
+	if (d->zone == DISK_RED)
+		want = 0;
+	else if (d->zone == DISK_CALM && left > (int64_t)(m->reserve + 2 * m->ballast))
+		want = m->ballast;
+	if (want == d->ballast)
+		return;
+	d->ballast = want;
+	d->ops->ballast(want, d->arg);
+}
+
+static int64_t next_look(struct disk_account *d, int64_t left, const struct disk_marks *m, bool moving, int64_t cost)
+{
+	int64_t ns = LOOK_MIN_MS * NS_PER_MS;
+	if (d->zone == DISK_CALM) {
+		uint64_t margin = left > (int64_t)m->reserve ? (uint64_t)left - m->reserve : 0;
+		ns = MAX(ns, (int64_t)MIN(margin / (fastest / 1000), (uint64_t)LOOK_CALM_MS) * NS_PER_MS);
+	} else if (!moving) {
+		ns = MIN(MAX(d->pace * 2, ns), LOOK_TIGHT_MS * NS_PER_MS);
+	}
+	d->pace = MAX(ns, cost * BUSY_SHARE);
+	return d->pace;
+}
+
+static void enter(struct disk_account *d, enum disk_zone zone, const struct host_disk *disk)
+{
+	static const char *const names[] = {"calm", "tight", "red"};
+	if (zone != d->zone)
+		log_write(zone == DISK_CALM ? LOG_INFO : LOG_WARN, NULL,
+			"disk account: %s -> %s: %llu MiB free, %llu MiB still to come from %zu sandboxes", names[d->zone], names[zone],
+			(unsigned long long)(disk->free / MIB), (unsigned long long)(d->exposure / MIB), d->n);
+	d->zone = zone;
+}
+
+int64_t disk_account_tick(struct disk_account *d)
+{
+	struct host_disk disk;
+	int64_t now = d->host->boottime(d->host->arg);
+	int r = d->host->disk(&disk, d->host->arg);
+	if (r < 0) {
+		if (!d->blind)
+			log_error("disk account: free space: %s", strerror(-r));
+		d->blind = true;
+		return LOOK_TIGHT_MS * NS_PER_MS;
+	}
+	d->blind = false;
+	struct disk_marks m = disk_marks(d->options, disk.total);
+	d->exposure = d->backed = 0;
+	bool moving = false;
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		look_at(e);
+		d->exposure += e->exposure;
+		d->backed += e->space.backed;
+		moving |= grows(e) || e->exposure;
+	}
+	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
+	enum disk_zone before = d->zone;
+	enter(d, zone_of(before, left, &m), &disk);
+	if (d->zone == DISK_CALM)
+		act_calm(d);
+	else
+		act_tight(d, left, &m, now);
+	if (d->zone == DISK_RED && before == DISK_RED)
+		act_red(d, disk.free, &m, now);
+	keep_ballast(d, left, &m);
+	int64_t wait = next_look(d, left, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
+	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;
+}
+
+int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err)
+{
+	struct host_disk disk;
+	int r = d->host->disk(&disk, d->host->arg);
+	if (r < 0)
+		return error_errno(err, r, "free space of the server's disk");
+	struct disk_marks m = disk_marks(d->options, disk.total);
+	if (disk.free < m.reserve + d->exposure)
+		return error_set(err, -ENOSPC, 507, "the server's disk is nearly full: %llu MiB are free, %llu are kept in reserve (disk.reserve)",
+			(unsigned long long)(disk.free / MIB), (unsigned long long)(m.reserve / MIB));
+	uint64_t room = disk.free - d->exposure - m.reserve + d->backed;
+	double factor = d->options->disk_guarantee ? 1 : d->options->disk_overcommit;
+	if ((double)(promised + mb) * (double)MIB > (double)room * factor)
+		return error_set(err, -ENOSPC, 507, "the server's disk is promised to other sandboxes: %llu MiB of %.0f, %llu more were asked for",
+			(unsigned long long)promised, (double)room * factor / (double)MIB, (unsigned long long)mb);
+	return 0;
+}

@@ -1,0 +1,70 @@
+/*
+ * The space account (design: docs/architecture.md, "Space"): the file system under the sandboxes' sparse images must never be full.
+ *
+ * What counts is free space minus what the kernel has accepted inside the sandboxes and not yet brought to the host (their exposure). Three zones of it:
+ *
+ *   calm   above the reserve. Nothing is limited. The next look comes before writers at memory speed could have crossed the reserve.
+ *   tight  below the reserve. Creates get 507. What is left above the red mark is dealt out: every disk is braked to its equal share
+ *          (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next look comes. What is pending is
+ *          written back at once, which makes exposure small; disks that hold deleted data are trimmed.
+ *   red    below the red mark. Nothing new is allocated inside. The ballast file is released. A sandbox that still takes space (metadata,
+ *          blocks allocated before) is frozen; when free space falls under a quarter of the mark, the fastest grower ends with `disk_full`.
+ *
+ * Against processes outside any sandbox this is a race that the marks are made to win at the speed of a page cache; nothing but preallocation
+ * (disk.guarantee) or a file system of its own helps against one that takes everything in one call (fallocate).
+ */
+#ifndef CUBICLE_NODE_DISK_ACCOUNT_H
+#define CUBICLE_NODE_DISK_ACCOUNT_H
+
+#include "config/options.h"
+#include "node/host.h"
+#include "sandbox/backend.h"
+
+struct disk_account;
+
+enum disk_zone { DISK_CALM, DISK_TIGHT, DISK_RED };
+
+/* Part of the object that owns the box. */
+struct disk_entry {
+	struct box *box;
+	struct box_space space;  /* of the last look */
+	uint64_t exposure;       /* bytes that may still come to the host */
+	uint64_t taken;          /* space.backed + exposure of the last look */
+	uint64_t growth;         /* decaying sum of what it took */
+	int64_t trimmed;         /* boottime of the last trim */
+	size_t at;               /* position + 1 in the account */
+	bool seen, braked, frozen;
+};
+
+struct disk_marks {
+	uint64_t reserve, red, ballast; /* bytes */
+};
+
+/* Marks of a file system: the reserve is the option's share, but at least 512 MiB or a quarter of a small file system, because writers are as fast there. */
+struct disk_marks disk_marks(const struct options *o, uint64_t total);
+
+struct disk_account_ops {
+	/* The account's last resort: end this sandbox with `disk_full`. */
+	void (*kill)(struct disk_entry *e, const char *detail, void *arg);
+	/* Holds or releases the ballast file of that size (0 = release). The account goes on without waiting. */
+	void (*ballast)(uint64_t bytes, void *arg);
+};
+
+/* NULL without memory. options and host outlive it. */
+struct disk_account *disk_account_new(const struct options *o, const struct host *h, const struct disk_account_ops *ops, void *arg);
+/* Takes NULL. */
+void disk_account_free(struct disk_account *d);
+
+/* A running box is watched from now on, its brake off and thawed first. 0 or -ENOMEM. */
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b);
+/* Takes an entry that is not there, too. */
+void disk_account_remove(struct disk_account *d, struct disk_entry *e);
+
+/* Looks and acts. Ns until it wants to be called again; INT64_MAX when nothing is watched. */
+int64_t disk_account_tick(struct disk_account *d);
+enum disk_zone disk_account_zone(const struct disk_account *d);
+
+/* May `mb` more be promised, when `promised` MiB are? 0, or -ENOSPC (507) with *err naming the disk. Looks at the free space now. */
+int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err);
+
+#endif

@@ -1,0 +1,423 @@
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/service.h"
+
+#include <stdio.h>
+
+/* A sandbox from create to gone. Every step is: record the intent, act, record the result, tell. */
+
+void live_log(enum log_level level, const struct live *l, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	log_write(level, &(struct log_ids){.request = str_of(l->request), .sandbox = str_of(l->s.id)}, "%s", text);
+}
+
+struct live *live_find(struct node *n, struct str id)
+{
+	return map_get(&n->live, id);
+}
+
+struct live *live_new(struct node *n, struct sandbox *s)
+{
+	struct live *l = calloc(1, sizeof(*l));
+	if (!l || map_put(&n->live, str_of(s->id), l, NULL) < 0) {
+		free(l);
+		return NULL;
+	}
+	l->node = n;
+	l->s = *s;
+	return l;
+}
+
+static void forget_start(struct live *l)
+{
+	for (size_t i = 0; i < l->n_layers; i++)
+		free(l->layers[i]);
+	l->n_layers = 0;
+	buf_done(&l->envs);
+}
+
+void live_free(struct live *l)
+{
+	struct node *n = l->node;
+	map_del(&n->live, str_of(l->s.id));
+	deadlines_remove(&n->deadlines, &l->deadline);
+	disk_account_remove(n->disk, &l->disk);
+	if (l->admitted)
+		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
+	loop_timer_free(l->retry);
+	forget_start(l);
+	sandbox_done(&l->s);
+	live_resolved(l);
+	free(l);
+	node_stop_check(n);
+}
+
+static void answer_kills(struct live *l, const struct error *err)
+{
+	while (l->kills) {
+		struct request *r = l->kills;
+		l->kills = r->next;
+		if (err)
+			request_fail(r, err);
+		else
+			request_answer(r, MSG_ID_ok, NULL, -1);
+	}
+}
+
+/* Create */
+
+static int check_text(struct str s, const char *what, struct error *err)
+{
+	return s.n && !memchr(s.p, 0, s.n) ? 0 : error_set(err, -EINVAL, 400, "%s: must not be empty or hold NUL bytes", what);
+}
+
+static int check_create(const struct node *n, const struct msg_create *m, struct error *err)
+{
+	if (m->timeout != -1 && m->timeout < 1)
+		return error_set(err, -EINVAL, 400, "Timeout must be greater than 0");
+	if (m->timeout > n->options->timeout_max)
+		return error_set(err, -EINVAL, 400, "timeout: longer than the server's limit of %lld seconds (timeout.max)",
+			(long long)n->options->timeout_max);
+	if (m->auto_pause || m->auto_resume)
+		return error_set(err, -ENOSYS, 501, "%s: pausing is not supported by this version", m->auto_pause ? "autoPause" : "autoResume");
+	return check_text(m->team, "team", err);
+}
+
+/* The variables as given, then ours, which win: what comes last in the map counts. */
+static int merge_envs(struct live *l, struct msg_map given, struct error *err)
+{
+	struct str rest = given.raw, key, value;
+	while (msg_map_next(&rest, &key, &value)) {
+		if (!key.n || memchr(key.p, '=', key.n) || memchr(key.p, 0, key.n) || memchr(value.p, 0, value.n))
+			return error_set(err, -EINVAL, 400, "envVars: a name is empty or holds '=', or NUL bytes are in it");
+		if (str_is(key, "E2B_SANDBOX") || str_is(key, "E2B_SANDBOX_ID") || str_is(key, "E2B_TEMPLATE_ID"))
+			continue;
+		msg_map_add(&l->envs, key, value);
+	}
+	msg_map_add(&l->envs, STR("E2B_SANDBOX"), STR("true"));
+	msg_map_add(&l->envs, STR("E2B_SANDBOX_ID"), str_of(l->s.id));
+	msg_map_add(&l->envs, STR("E2B_TEMPLATE_ID"), str_of(l->s.template_id));
+	if (l->envs.failed)
+		return error_errno(err, -ENOMEM, "envVars");
+	if (buf_len(&l->envs) > ENVS_MAX)
+		return error_set(err, -EINVAL, 400, "envVars: longer than %d bytes in all", ENVS_MAX);
+	return 0;
+}
+
+/* What is needed of the template until the box is started; a reload may take the template away meanwhile. */
+static int take_template(struct live *l, const struct template *t)
+{
+	for (; l->n_layers < t->n_layers; l->n_layers++)
+		if (asprintf(&l->layers[l->n_layers], "%s/%s", l->node->directory, t->layers[l->n_layers].file) < 0)
+			return -ENOMEM;
+	memcpy(l->user, t->user, sizeof(l->user));
+	memcpy(l->workdir, t->workdir, sizeof(l->workdir));
+	l->nested_userns = t->nested_userns;
+	l->no_setuid = t->no_setuid;
+	return 0;
+}
+
+static int fill_sandbox(const struct node *n, const struct msg_create *m, const struct template *t, struct sandbox *s, struct error *err)
+{
+	const struct options *o = n->options;
+	*s = (struct sandbox){
+		.state = SANDBOX_CREATING, .started_at = n->host->realtime(n->host->arg), .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER,
+		.cpu_count = t->cpu_count ? t->cpu_count : (uint32_t)o->sandbox_cpu,
+		.memory_mb = t->memory_mb ? t->memory_mb : (uint32_t)o->sandbox_memory,
+		.disk_mb = t->disk_mb ? t->disk_mb : (uint32_t)o->sandbox_disk,
+		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
+	};
+	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
+	if (!sandbox_copy(s->team, sizeof(s->team), m->team))
+		return error_set(err, -EINVAL, 400, "team: too long");
+	sandbox_copy(s->template_id, sizeof(s->template_id), str_of(t->id));
+	sandbox_copy(s->alias, sizeof(s->alias), str_of(t->alias));
+	do
+		sandbox_new_id(s->id);
+	while (map_get(&n->live, str_of(s->id)));
+	sandbox_new_generation(s->generation);
+	sandbox_derive_tokens(s, n->key);
+	return buf_add_str(&s->metadata, m->metadata.raw) < 0 ? error_errno(err, -ENOMEM, "metadata") : 0;
+}
+
+/* The create came to nothing, and nothing of it is left: the record goes too, then the client is told. */
+struct failure {
+	struct live *live;
+	struct error err;
+};
+
+static void create_forgotten(const struct error *err, void *arg)
+{
+	struct failure *f = arg;
+	struct live *l = f->live;
+	if (err)
+		live_log(LOG_WARN, l, "its record stays until the next start of the node: %s", err->message);
+	sandbox_set_state(&l->s, SANDBOX_GONE);
+	request_fail(steal_pointer(&l->create), &f->err);
+	live_free(l);
+	free(f);
+}
+
+static void create_failed(struct live *l, const struct error *err)
+{
+	live_log(LOG_WARN, l, "create failed: %s", err->message);
+	struct failure *f = calloc(1, sizeof(*f));
+	if (!f)
+		abort(); /* see records.c: without memory the node starts anew */
+	*f = (struct failure){l, *err};
+	records_forget(l->node->records, &l->s, create_forgotten, f);
+}
+
+static void create_recorded(const struct error *err, void *arg)
+{
+	struct live *l = arg;
+	struct error why = {0};
+	if (err) {
+		create_failed(l, err);
+		return;
+	}
+	struct box_spec spec = {
+		.id = str_of(l->s.id), .template_id = str_of(l->s.template_id), .n_layers = l->n_layers, .cpu_count = l->s.cpu_count,
+		.memory_mb = l->s.memory_mb, .disk_mb = l->s.disk_mb, .pids = (uint32_t)l->node->options->sandbox_pids,
+		.envs = {buf_str(&l->envs)}, .token = str_of(l->s.envd_token), .user = str_of(l->user), .workdir = str_of(l->workdir),
+		.internet = !l->s.has_internet || l->s.internet, .nested_userns = l->nested_userns, .no_setuid = l->no_setuid,
+	};
+	for (size_t i = 0; i < l->n_layers; i++)
+		spec.layers[i] = l->layers[i];
+	l->box = box_create(l->node->backend, &spec, &live_box_ops, l, &why);
+	forget_start(l);
+	if (!l->box)
+		create_failed(l, &why);
+}
+
+/* Checked, admitted and in the map; NULL with *err set. */
+static struct live *prepare_create(struct node *n, const struct msg_create *m, struct error *err)
+{
+	struct sandbox s = {0};
+	if (n->stopping) {
+		error_set(err, -EAGAIN, 503, "the server is stopping");
+		return NULL;
+	}
+	if (check_create(n, m, err) < 0)
+		return NULL;
+	const struct template *t = templates_find(n->templates, m->template);
+	if (!t) {
+		error_set(err, -ENOENT, 404, "template '%.*s' not found", STR_FMT(m->template));
+		return NULL;
+	}
+	int r = fill_sandbox(n, m, t, &s, err);
+	struct live *l = r == 0 ? live_new(n, &s) : NULL;
+	if (!l) {
+		sandbox_done(&s);
+		if (r == 0)
+			error_errno(err, -ENOMEM, "create");
+		return NULL;
+	}
+	r = merge_envs(l, m->envs, err);
+	if (r == 0 && (r = take_template(l, t)) < 0)
+		error_errno(err, r, "create");
+	if (r == 0)
+		r = admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err);
+	if (r < 0) {
+		live_free(l);
+		return NULL;
+	}
+	l->admitted = true;
+	l->timeout = m->timeout;
+	return l;
+}
+
+void node_create(struct node *n, struct request *r, const struct msg_create *m)
+{
+	struct error err = {0};
+	struct live *l = prepare_create(n, m, &err);
+	if (!l) {
+		log_write(LOG_INFO, &(struct log_ids){.request = str_of(r->text)}, "create refused: %s", err.message);
+		request_fail(r, &err);
+		return;
+	}
+	memcpy(l->request, r->text, sizeof(l->request));
+	l->create = r;
+	live_log(LOG_INFO, l, "create from template %s (%s)", l->s.template_id, l->s.alias);
+	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, create_recorded, l);
+}
+
+void live_watch(struct live *l)
+{
+	struct node *n = l->node;
+	if (disk_account_add(n->disk, &l->disk, l->box) < 0)
+		abort(); /* unwatched it could fill the host */
+	/* The account sleeps while there is nothing to watch. */
+	loop_timer_in(n->disk_timer, 0);
+	node_arm_deadlines(n);
+}
+
+static void running_recorded(const struct error *err, void *arg)
+{
+	struct live *l = arg;
+	if (l->s.state != SANDBOX_CREATING)
+		return; /* it died, or was killed, in between; that has its own way */
+	if (err) {
+		request_fail(steal_pointer(&l->create), err);
+		live_end(l, "crashed", err->message);
+		return;
+	}
+	sandbox_set_state(&l->s, SANDBOX_RUNNING);
+	live_watch(l);
+	live_log(LOG_INFO, l, "running (%s)", l->s.launch);
+	node_event(l->node, &l->s);
+	struct msg_sandbox m;
+	sandbox_message(l->node, &l->s, &m);
+	request_answer(steal_pointer(&l->create), MSG_ID_sandbox, &m, -1);
+}
+
+/* What the box tells */
+
+static void on_created(struct live *l, const struct box_handle *h, const struct error *err)
+{
+	if (err) {
+		l->box = NULL;
+		if (l->s.state == SANDBOX_CREATING)
+			create_failed(l, err);
+		else
+			live_finish(l); /* the kill came first */
+		return;
+	}
+	if (l->s.state != SANDBOX_CREATING)
+		return;
+	l->s.handle = *h;
+	l->s.started_at = l->node->host->realtime(l->node->host->arg);
+	if (live_set_deadline(l, l->timeout) < 0) {
+		live_end(l, "crashed", "no memory for its deadline");
+		return;
+	}
+	sandbox_copy(l->s.launch, sizeof(l->s.launch), str_of(box_launch(l->box)));
+	records_put(l->node->records, &l->s, SANDBOX_RUNNING, STORE_NORMAL, running_recorded, l);
+}
+
+/* Kill */
+
+static void ended(const struct error *err, void *arg);
+
+static void try_again(struct loop_timer *t, void *arg)
+{
+	struct live *l = arg;
+	records_end(l->node->records, &l->s, ended, l);
+}
+
+static void ended(const struct error *err, void *arg)
+{
+	struct live *l = arg;
+	struct node *n = l->node;
+	if (err) {
+		/* The processes are dead; only the record is missing. Who waits is told so, the rest is tried until it works. */
+		live_log(LOG_ERROR, l, "its end cannot be recorded, trying again: %s", err->message);
+		answer_kills(l, err);
+		if (!l->retry)
+			l->retry = loop_timer_new(n->loop, try_again, l);
+		if (!l->retry)
+			abort();
+		loop_timer_in(l->retry, NS_PER_S);
+		return;
+	}
+	sandbox_set_state(&l->s, SANDBOX_GONE);
+	live_log(LOG_INFO, l, "gone: %s%s%s", l->s.reason, *l->s.detail ? ": " : "", l->s.detail);
+	node_event(n, &l->s);
+	if (l->create) {
+		struct error why;
+		error_set(&why, -ECONNRESET, 500, "the sandbox ended while it was made: %s%s%s", l->s.reason, *l->s.detail ? ": " : "", l->s.detail);
+		request_fail(steal_pointer(&l->create), &why);
+	}
+	answer_kills(l, NULL);
+	live_free(l);
+}
+
+void live_finish(struct live *l)
+{
+	struct node *n = l->node;
+	l->box_released = true;
+	if (l->s.state == SANDBOX_KILLING && !l->intent_recorded)
+		return; /* the record of the intent is on its way; kill_recorded() comes back here */
+	if (l->admitted) {
+		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
+		l->admitted = false;
+	}
+	l->s.ended_at = n->host->realtime(n->host->arg);
+	records_end(n->records, &l->s, ended, l);
+}
+
+static void kill_recorded(const struct error *err, void *arg)
+{
+	struct live *l = arg;
+	l->intent_recorded = true;
+	/* A full disk must not keep us from killing: that is what frees it. */
+	if (err)
+		live_log(LOG_ERROR, l, "the intent to end it cannot be recorded: %s", err->message);
+	if (l->box && !l->box_released)
+		box_kill(l->box);
+	else
+		live_finish(l);
+}
+
+void live_end(struct live *l, const char *reason, const char *detail)
+{
+	struct node *n = l->node;
+	if (l->s.state == SANDBOX_KILLING || l->s.state == SANDBOX_GONE)
+		return;
+	sandbox_set_state(&l->s, SANDBOX_KILLING);
+	sandbox_set_reason(&l->s, reason, detail);
+	deadlines_remove(&n->deadlines, &l->deadline);
+	disk_account_remove(n->disk, &l->disk);
+	live_log(LOG_INFO, l, "ending: %s%s%s", l->s.reason, *detail ? ": " : "", detail);
+	node_event(n, &l->s);
+	/* Without fsync: if the power fails now the sandbox is gone anyway, and what a client is told waits for the record of the end, which has one. */
+	records_put(n->records, &l->s, SANDBOX_KILLING, STORE_NORMAL, kill_recorded, l);
+}
+
+void node_kill(struct node *n, struct request *r, const struct msg_kill *m)
+{
+	struct live *l = live_find(n, m->sandbox);
+	if (!l || l->s.state == SANDBOX_CREATING) {
+		struct error err;
+		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
+		request_fail(r, &err);
+		return;
+	}
+	r->next = l->kills;
+	l->kills = r;
+	log_write(LOG_INFO, &(struct log_ids){.request = str_of(r->text), .sandbox = str_of(l->s.id)}, "kill%s",
+		l->s.state == SANDBOX_KILLING ? " joins one under way" : "");
+	live_end(l, "killed", "");
+}
+
+/* Box callbacks */
+
+static void on_started(struct box *b, const struct box_handle *h, const struct error *err, void *arg)
+{
+	struct live *l = arg;
+	if (l->adopting)
+		live_adopted(l, h, err);
+	else
+		on_created(l, h, err);
+}
+
+static void on_died(struct box *b, const struct box_death *d, void *arg)
+{
+	struct live *l = arg;
+	live_end(l, *d->reason ? d->reason : "crashed", d->detail);
+}
+
+static void on_released(struct box *b, void *arg)
+{
+	struct live *l = arg;
+	l->box = NULL;
+	live_finish(l);
+}
+
+const struct box_ops live_box_ops = {on_started, on_died, on_released};

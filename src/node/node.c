@@ -1,0 +1,205 @@
+#include "node/node.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "node/service.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+/* docs/architecture.md, "Descriptors at start" */
+enum { SERVE_FD = 3, OPTIONS_FD = 4, LOCK_FD = 5 };
+
+/* What making and ending sandboxes needs; docs/security.md says what each is for. All others are given up, also for what the node executes. */
+static const unsigned char kept[] = {
+	CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_MKNOD, CAP_NET_ADMIN, CAP_NET_BIND_SERVICE,
+	CAP_NET_RAW, CAP_SETFCAP, CAP_SETGID, CAP_SETPCAP, CAP_SETUID, CAP_SYS_ADMIN, CAP_SYS_CHROOT, CAP_SYS_NICE, CAP_SYS_PTRACE, CAP_SYS_RESOURCE,
+};
+
+struct process {
+	struct options options;
+	struct host host;
+	struct loop *loop;
+	struct chan *serve;
+	struct node *node;
+	char directory[PATH_MAX], init_path[PATH_MAX];
+	int status;
+};
+
+static int drop_capabilities(struct error *err)
+{
+	uint64_t keep = 0;
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		keep |= UINT64_C(1) << kept[i];
+	for (int cap = 0; prctl(PR_CAPBSET_READ, cap) >= 0; cap++)
+		if (!(keep >> cap & 1) && prctl(PR_CAPBSET_DROP, cap) < 0)
+			return error_errno(err, -errno, "dropping capability %d", cap);
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2], have[2];
+	if (syscall(SYS_capget, &head, have) < 0)
+		return error_errno(err, -errno, "capget");
+	for (int i = 0; i < 2; i++) {
+		data[i].permitted = data[i].effective = have[i].permitted & (uint32_t)(keep >> (32 * i));
+		data[i].inheritable = 0;
+	}
+	return syscall(SYS_capset, &head, data) < 0 ? error_errno(err, -errno, "capset") : 0;
+}
+
+/* Mounts of ours stay ours; what the machine mounts and unmounts later still reaches us, so that we pin nothing. */
+static int own_mounts(struct error *err)
+{
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+		return error_errno(err, -errno, "mount namespace of the node");
+	return 0;
+}
+
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* cubicle-init stands beside the program, or where the build left it. */
+static int find_init(char to[PATH_MAX], struct error *err)
+{
+	static const char *const places[] = {"cubicle-init", "../libexec/cubicle/cubicle-init", "../lib/cubicle/cubicle-init", "../guest/cubicle-init"};
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n < 0)
+		return error_errno(err, -errno, "/proc/self/exe");
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+		if (snprintf(to, PATH_MAX, "%s/%s", self, places[i]) < PATH_MAX && access(to, X_OK) == 0)
+			return 0;
+	}
+	return error_set(err, -ENOENT, 500, "cubicle-init is not installed beside %s", self);
+}
+
+static int make_directories(const char *directory, struct error *err)
+{
+	static const char *const names[] = {"images", "templates", "disks", "control"};
+	char path[PATH_MAX + 16];
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
+		int r = make_dirs(path, 0700);
+		if (r < 0)
+			return error_errno(err, r, "%s", path);
+	}
+	return 0;
+}
+
+static void on_stopped(void *arg)
+{
+	struct process *p = arg;
+	log_info("stopped");
+	loop_stop(p->loop);
+}
+
+static void on_message(struct chan *c, struct chan_message *m, void *arg)
+{
+	struct process *p = arg;
+	if (m->header.type == MSG_ID_peer)
+		node_peer(p->node, m->body->peer.role, steal_fd(&m->fds[0]));
+	else if (m->header.type == MSG_ID_stop)
+		node_stop(p->node, on_stopped, p);
+}
+
+static void on_closed(struct chan *c, const struct error *err, void *arg)
+{
+	struct process *p = arg;
+	p->serve = NULL;
+	log_warn("serve is gone; leaving the sandboxes to the next node");
+	loop_stop(p->loop);
+}
+
+static const struct chan_ops serve_ops = {on_message, on_closed, NULL};
+
+static void on_ready(void *arg)
+{
+	struct process *p = arg;
+	struct msg_ready m = {0};
+	if (p->serve)
+		chan_send(p->serve, MSG_ID_ready, &m, 0, NULL, 0, NULL);
+}
+
+static int read_options(struct process *p, struct error *err)
+{
+	int r = options_init(&p->options);
+	if (r < 0)
+		return error_errno(err, r, "options");
+	/* Opened anew: the descriptor's position is shared with the other children. */
+	r = options_read_file(&p->options, "/proc/self/fd/4", true, err);
+	close(OPTIONS_FD);
+	return r;
+}
+
+static int prepare(struct process *p, struct error *err)
+{
+	enum log_level level = LOG_INFO;
+	int r = read_options(p, err);
+	if (r < 0)
+		return r;
+	log_level_parse(str_of(p->options.log_level), &level);
+	log_setup("node", STDERR_FILENO, level);
+	umask(077);
+	signal(SIGPIPE, SIG_IGN);
+	fd_set_cloexec(SERVE_FD, true);
+	fd_set_cloexec(LOCK_FD, true);
+	raise_descriptors();
+	if ((r = own_mounts(err)) < 0 || (r = drop_capabilities(err)) < 0)
+		return r;
+	if (prctl(PR_SET_DUMPABLE, 0) < 0)
+		return error_errno(err, -errno, "dumpable");
+	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
+	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0)
+		return r;
+	return host_init(&p->host, p->options.state_dir, err);
+}
+
+static int run(struct process *p, struct error *err)
+{
+	p->loop = loop_new();
+	if (!p->loop)
+		return error_errno(err, -ENOMEM, "loop");
+	struct node_config config = {p->loop, &p->options, &p->host, p->directory, p->init_path};
+	int r = node_new(&config, &p->node, err);
+	if (r < 0)
+		return r;
+	p->serve = chan_new(p->loop, SERVE_FD, MSG_FROM_SERVE, 0, &serve_ops, p);
+	if (!p->serve)
+		return error_errno(err, -errno, "channel to serve");
+	r = node_start(p->node, on_ready, p, err);
+	if (r == 0 && (r = loop_run(p->loop)) < 0)
+		error_errno(err, r, "loop");
+	return r;
+}
+
+int node_main(int argc, char **argv)
+{
+	struct process p = {0};
+	struct error err = {0};
+	log_setup("node", STDERR_FILENO, LOG_INFO);
+	int r = prepare(&p, &err);
+	if (r == 0)
+		r = run(&p, &err);
+	if (r < 0)
+		log_error("%s", err.message);
+	node_free(p.node);
+	chan_free(p.serve);
+	loop_free(p.loop);
+	options_done(&p.options);
+	return r < 0 ? 1 : 0;
+}

@@ -1,0 +1,187 @@
+/*
+ * The node without its process: everything between the message channels and a backend. Runs on one loop.
+ * Inside the room the files share struct node; others use only the functions at the top.
+ */
+#ifndef CUBICLE_NODE_SERVICE_H
+#define CUBICLE_NODE_SERVICE_H
+
+#include "base/log.h"
+#include "base/map.h"
+#include "io/chan.h"
+#include "node/admission.h"
+#include "node/deadlines.h"
+#include "node/templates.h"
+#include "sandbox/records.h"
+
+struct node;
+
+struct node_config {
+	struct loop *loop;
+	const struct options *options; /* outlives the node */
+	const struct host *host;       /* outlives the node */
+	const char *directory;         /* state.dir/node, exists */
+	const char *init_path;         /* cubicle-init */
+};
+
+/* Opens the records and makes the backend. Nothing runs yet. 0, or -errno with *err. */
+int node_new(const struct node_config *c, struct node **ret, struct error *err);
+/* Adopts or resolves every recorded sandbox, then lets the backend fill its pool and calls ready(arg). 0 or -errno. */
+int node_start(struct node *n, void (*ready)(void *arg), void *arg, struct error *err);
+/* A channel to "front" or "egress"; the one before is closed. fd is owned from here. Served from `ready` on. */
+void node_peer(struct node *n, struct str role, int fd);
+/* Finishes what is in flight, drains the parked slots, calls done(arg). Running sandboxes live on. */
+void node_stop(struct node *n, void (*done)(void *arg), void *arg);
+/* Writes what waits to be written, leaves the sandboxes alone. Takes NULL. */
+void node_free(struct node *n);
+
+/* What the timers call, for tests with a clock of their own: end what is past its deadline; move what is shown after a step of the wall clock; look at the disk. */
+void node_expire(struct node *n);
+void node_clock_stepped(struct node *n);
+void node_disk_tick(struct node *n);
+
+/* ---- inside the room ---- */
+
+enum {
+	RETRY_AFTER_S = 5,          /* said with every 503 */
+	ENDS_KEPT_S = 24 * 3600,    /* lastTermination, design.md §6 */
+	ENDS_MOST = 100000,
+	ENVS_MAX = 32768,           /* of the claim, io/messages.h */
+};
+
+/* A peer process. Requests in flight hold a reference, so an answer finds out that nobody waits any more. */
+struct peer {
+	struct node *node;
+	struct chan *chan; /* NULL after the end */
+	unsigned refs;
+	struct snapshot *snapshot; /* being sent; NULL */
+	bool subscribed;
+};
+
+void peer_unref(struct peer *p);
+
+/* A request that is not answered yet. */
+struct request {
+	struct request *next;
+	struct peer *peer;
+	uint64_t id;
+	char text[33]; /* the client's request id, for the logs */
+};
+
+/* NULL without memory. */
+struct request *request_new(struct peer *p, uint64_t id, struct str text);
+/* Answers and frees. The message may be NULL for `ok`. */
+void request_answer(struct request *r, enum msg_id type, const void *m, int fd);
+void request_fail(struct request *r, const struct error *err);
+
+struct live {
+	struct sandbox s;
+	struct node *node;
+	struct box *box;          /* NULL before start and after release */
+	struct request *create;   /* waits for running */
+	struct request *kills;    /* wait for gone */
+	struct buf envs;          /* complete, until the box is started */
+	struct deadline deadline;
+	struct disk_entry disk;
+	struct loop_timer *retry; /* of the last record, while the store fails */
+	struct loop_timer *patience; /* with its init, at adoption */
+	char request[33];         /* the create's, for the logs */
+	char user[33], workdir[1024]; /* of the template, until the box is started */
+	char *layers[BOX_MAX_LAYERS]; /* owned, until the box is started */
+	size_t n_layers;
+	bool nested_userns, no_setuid;
+	int64_t timeout;          /* seconds; -1 = never */
+	bool adopting;            /* recorded by an earlier node, not yet found */
+	bool unresolved;          /* `ready` waits for it */
+	bool admitted;
+	bool intent_recorded;     /* of the kill */
+	bool box_released;
+};
+
+struct dns_slot;
+
+struct node {
+	struct loop *loop;
+	const struct options *options;
+	const struct host *host;
+	const char *directory;
+	struct backend *backend;
+	struct records *records;
+	struct templates *templates;
+	struct admission admission;
+	struct disk_account *disk;
+	struct deadlines deadlines;
+	struct map live;          /* id → struct live */
+	struct map dns;           /* slot number → struct dns_slot */
+	struct peer *front, *egress;
+	int waiting_front, waiting_egress; /* channels that came before ready; -1 */
+	struct loop_timer *deadline_timer, *disk_timer, *prune_timer, *stop_timer;
+	struct loop_fd *step_source;
+	int step_fd;              /* timerfd that is cancelled by a step of the wall clock */
+	int64_t clock_offset;     /* realtime - boottime, as what is shown was computed with */
+	uint64_t sequence;        /* of the last sandbox event */
+	unsigned char key[SANDBOX_KEY];
+	unsigned unresolved;      /* sandboxes that `ready` waits for, and 1 while the records are read */
+	struct workq *chores;     /* one thread: the ballast file */
+	int64_t adopt_patience;   /* ns, for the init of a recorded sandbox to answer */
+	bool serving, stopping, draining, leaving;
+	void (*ready)(void *arg);
+	void *ready_arg;
+	void (*stopped)(void *arg);
+	void *stopped_arg;
+};
+
+/* lifecycle.c */
+void node_create(struct node *n, struct request *r, const struct msg_create *m);
+void node_kill(struct node *n, struct request *r, const struct msg_kill *m);
+/* Takes the sandbox down for a reason; joins a kill that is under way. */
+void live_end(struct live *l, const char *reason, const char *detail);
+struct live *live_find(struct node *n, struct str id);
+/* A live object in the map; NULL without memory, else it has taken over what *s owns. */
+struct live *live_new(struct node *n, struct sandbox *s);
+/* Out of the map, and freed. */
+void live_free(struct live *l);
+/* Running now: the disk account watches it, its deadline counts. */
+void live_watch(struct live *l);
+/* The box is gone: the result is recorded, then everybody is told. */
+void live_finish(struct live *l);
+void live_log(enum log_level level, const struct live *l, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+extern const struct box_ops live_box_ops;
+/* When stopping: goes on as soon as nothing is in flight. */
+void node_stop_check(struct node *n);
+
+/* timeouts.c */
+void node_timeout(struct node *n, struct request *r, const struct msg_timeout *m);
+/* Deadline and what is shown of it: now + seconds, -1 = never. 0 or -ENOMEM (nothing changed). */
+int live_set_deadline(struct live *l, int64_t seconds);
+void node_arm_deadlines(struct node *n);
+
+/* adopt.c */
+int node_adopt(struct node *n, struct error *err);
+/* The backend found it (err NULL), or found it dead. */
+void live_adopted(struct live *l, const struct box_handle *h, const struct error *err);
+/* `ready` need not wait for it any more. */
+void live_resolved(struct live *l);
+/* Nothing is left to wait for (service.c): the backend fills its pool, the peers are served. */
+void node_adopted(struct node *n);
+
+/* events.c */
+void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_sandbox *ret);
+/* Tells the front of a change: numbered. */
+void node_event(struct node *n, const struct sandbox *s);
+void node_template_event(const struct template *t, bool gone, void *arg);
+/* Starts a (new) snapshot for the peer. */
+void node_subscribe(struct peer *p);
+void snapshot_continue(struct peer *p);
+void snapshot_free(struct peer *p);
+
+/* dns.c */
+void node_dns_serve(unsigned slot, int udp, int tcp, bool allow, struct str sandbox, void *arg);
+void node_dns_stop(unsigned slot, void *arg);
+/* A new egress learns of every slot. */
+void node_dns_resend(struct node *n);
+void node_dns_free(struct node *n);
+
+/* ballast.c: disk_account_ops.ballast; arg is the node. */
+void node_ballast(uint64_t bytes, void *arg);
+
+#endif

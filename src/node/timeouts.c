@@ -1,0 +1,149 @@
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/service.h"
+
+/* Deadlines (design.md §6, "Time"): run on CLOCK_BOOTTIME, shown as wall time, recorded as both. */
+
+static int64_t boottime(const struct node *n)
+{
+	return n->host->boottime(n->host->arg);
+}
+
+static int64_t realtime(const struct node *n)
+{
+	return n->host->realtime(n->host->arg);
+}
+
+int live_set_deadline(struct live *l, int64_t seconds)
+{
+	struct node *n = l->node;
+	bool never = seconds < 0;
+	int64_t deadline = never ? SANDBOX_NEVER : boottime(n) + seconds * NS_PER_S;
+	int r = deadlines_set(&n->deadlines, &l->deadline, deadline);
+	if (r < 0)
+		return r;
+	l->s.deadline = deadline;
+	l->s.end_at = never ? SANDBOX_NEVER : realtime(n) + seconds * NS_PER_S;
+	return 0;
+}
+
+void node_arm_deadlines(struct node *n)
+{
+	int64_t at = deadlines_next(&n->deadlines);
+	if (at == INT64_MAX)
+		loop_timer_stop(n->deadline_timer);
+	else
+		loop_timer_at(n->deadline_timer, at);
+}
+
+void node_expire(struct node *n)
+{
+	struct deadline *x;
+	int64_t now = boottime(n);
+	while ((x = deadlines_due(&n->deadlines, now)))
+		live_end(container_of(x, struct live, deadline), "timeout", "its timeout passed");
+	node_arm_deadlines(n);
+}
+
+void node_clock_stepped(struct node *n)
+{
+	int64_t offset = realtime(n) - boottime(n), step = offset - n->clock_offset;
+	n->clock_offset = offset;
+	if (step > -NS_PER_MS && step < NS_PER_MS)
+		return;
+	log_warn("the wall clock stepped by %lld ms: what is shown of deadlines moves, the deadlines do not", (long long)(step / NS_PER_MS));
+	map_foreach(&n->live, slot)
+	{
+		struct live *l = slot->value;
+		if (l->s.end_at == SANDBOX_NEVER || l->s.state != SANDBOX_RUNNING)
+			continue;
+		l->s.end_at += step;
+		records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
+		node_event(n, &l->s);
+	}
+}
+
+static int check_seconds(const struct node *n, int64_t seconds, struct error *err)
+{
+	if (seconds < -1)
+		return error_set(err, -EINVAL, 400, "timeout: must be greater than 0, 0 (now), or -1 (never)");
+	if (seconds > n->options->timeout_max)
+		return error_set(err, -EINVAL, 400, "timeout: longer than the server's limit of %lld seconds (timeout.max)",
+			(long long)n->options->timeout_max);
+	return 0;
+}
+
+/* Whether connect and refreshes move the deadline: they never shorten it. */
+static bool extends(const struct live *l, int64_t seconds)
+{
+	if (l->s.deadline == SANDBOX_NEVER || seconds == 0)
+		return false;
+	return seconds < 0 || boottime(l->node) + seconds * NS_PER_S > l->s.deadline;
+}
+
+struct change {
+	struct request *request;
+	struct node *node;
+	char id[SANDBOX_ID + 1];
+	bool expire;
+};
+
+static void changed(const struct error *err, void *arg)
+{
+	struct change *c = arg;
+	struct live *l = live_find(c->node, str_of(c->id));
+	struct error gone;
+	struct msg_sandbox m;
+	if (err) {
+		request_fail(c->request, err);
+	} else if (!l || l->s.state != SANDBOX_RUNNING) {
+		error_set(&gone, -ENOENT, 404, "sandbox %s not found", c->id);
+		request_fail(c->request, &gone);
+	} else {
+		sandbox_message(c->node, &l->s, &m);
+		request_answer(c->request, MSG_ID_sandbox, &m, -1);
+		if (c->expire)
+			live_end(l, "timeout", "its timeout was set to 0");
+	}
+	free(c);
+}
+
+void node_timeout(struct node *n, struct request *r, const struct msg_timeout *m)
+{
+	struct error err = {0};
+	struct live *l = live_find(n, m->sandbox);
+	if (m->mode > TIMEOUT_REFRESH)
+		error_set(&err, -EINVAL, 400, "timeout: mode %llu is unknown", (unsigned long long)m->mode);
+	else if (check_seconds(n, m->timeout, &err) == 0 && (!l || l->s.state == SANDBOX_CREATING))
+		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
+	else if (!err.code && l->s.state != SANDBOX_RUNNING)
+		error_set(&err, -EBUSY, 409, "Sandbox \"%s\" is being killed", l->s.id);
+	if (err.code) {
+		request_fail(r, &err);
+		return;
+	}
+	struct change *c = calloc(1, sizeof(*c));
+	if (!c) {
+		error_errno(&err, -ENOMEM, "timeout");
+		request_fail(r, &err);
+		return;
+	}
+	*c = (struct change){.request = r, .node = n, .expire = m->mode == TIMEOUT_SET && m->timeout == 0};
+	memcpy(c->id, l->s.id, sizeof(c->id));
+	if (c->expire || (m->mode != TIMEOUT_SET && !extends(l, m->timeout))) {
+		changed(NULL, c);
+		return;
+	}
+	/* Stands from now on, also while the record is written: the deadline before may be near. A record that cannot be written is told to the
+	 * client; the new deadline then holds until a restart of the node. */
+	int e = live_set_deadline(l, m->timeout);
+	if (e < 0) {
+		error_errno(&err, e, "timeout");
+		changed(&err, c);
+		return;
+	}
+	node_arm_deadlines(n);
+	node_event(n, &l->s);
+	records_put(n->records, &l->s, l->s.state, STORE_NORMAL, changed, c);
+}

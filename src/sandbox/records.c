@@ -1,0 +1,480 @@
+#include "sandbox/records.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/random.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+
+static const char *const migrations[] = {
+	"CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;"
+	"CREATE TABLE sandboxes ("
+	" id TEXT PRIMARY KEY, state INTEGER NOT NULL, team TEXT NOT NULL, template_id TEXT NOT NULL, alias TEXT NOT NULL, boot_id TEXT NOT NULL,"
+	" started_at INTEGER NOT NULL, end_at INTEGER NOT NULL, deadline INTEGER NOT NULL,"
+	" cpu_count INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, secure INTEGER NOT NULL, public_traffic INTEGER NOT NULL,"
+	" internet INTEGER, auto_pause INTEGER NOT NULL, auto_resume INTEGER NOT NULL, metadata BLOB NOT NULL, generation TEXT NOT NULL,"
+	" launch TEXT NOT NULL, handle TEXT NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
+	"CREATE TABLE ends ("
+	" id TEXT PRIMARY KEY, team TEXT NOT NULL, template_id TEXT NOT NULL, alias TEXT NOT NULL,"
+	" started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
+	"CREATE INDEX ends_by_time ON ends (ended_at, id)",
+};
+
+enum op_kind { OP_PUT, OP_FORGET, OP_END, OP_PRUNE };
+
+struct op {
+	struct op *next;
+	enum op_kind kind;
+	enum store_sync sync;
+	enum sandbox_state state;
+	struct sandbox s; /* a copy, metadata owned */
+	int64_t at;
+	unsigned most;
+	records_fn *fn;
+	void *arg;
+	struct error err; /* code 0 = committed */
+};
+
+struct records {
+	struct store *store, *reader;
+	struct loop *loop;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct op *first, **last;
+	bool stop, started;
+	struct batch *reporting; /* batches whose report is under way; under the lock */
+};
+
+struct batch {
+	struct records *records; /* NULL after records_free() */
+	struct op *ops;
+	struct batch *next;
+};
+
+/* The rows */
+
+/* What changes in a sandbox's life: values 1 to 11 of both statements below. */
+static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_state state)
+{
+	stmt_text(q, 1, str_of(s->id));
+	stmt_i64(q, 2, state);
+	stmt_text(q, 3, str_of(s->boot_id));
+	stmt_i64(q, 4, s->started_at);
+	stmt_i64(q, 5, s->end_at);
+	stmt_i64(q, 6, s->deadline);
+	stmt_text(q, 7, str_of(s->generation));
+	stmt_text(q, 8, str_of(s->launch));
+	stmt_text(q, 9, str_of(s->handle.text));
+	stmt_text(q, 10, str_of(s->reason));
+	stmt_text(q, 11, str_of(s->detail));
+}
+
+/* 1 = there was a row, 0 = there is none. */
+static int update_row(struct store *st, const struct sandbox *s, enum sandbox_state state, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st,
+		"UPDATE sandboxes SET state = ?2, boot_id = ?3, started_at = ?4, end_at = ?5, deadline = ?6, generation = ?7, launch = ?8, handle = ?9,"
+		" reason = ?10, detail = ?11 WHERE id = ?1", err);
+	if (!q)
+		return -EIO;
+	bind_changing(q, s, state);
+	int r = stmt_step(q, err);
+	return r < 0 ? r : stmt_changes(q) == 1;
+}
+
+static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state state, struct error *err)
+{
+	int r = update_row(st, s, state, err);
+	if (r != 0)
+		return r < 0 ? r : 0;
+	cleanup_stmt struct stmt *q = store_prepare(st,
+		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, team, template_id,"
+		" alias, cpu_count, memory_mb, disk_mb, secure, public_traffic, internet, auto_pause, auto_resume, metadata)"
+		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)", err);
+	if (!q)
+		return -EIO;
+	bind_changing(q, s, state);
+	stmt_text(q, 12, str_of(s->team));
+	stmt_text(q, 13, str_of(s->template_id));
+	stmt_text(q, 14, str_of(s->alias));
+	stmt_i64(q, 15, s->cpu_count);
+	stmt_i64(q, 16, s->memory_mb);
+	stmt_i64(q, 17, s->disk_mb);
+	stmt_i64(q, 18, s->secure);
+	stmt_i64(q, 19, s->public_traffic);
+	if (s->has_internet)
+		stmt_i64(q, 20, s->internet);
+	else
+		stmt_null(q, 20);
+	stmt_i64(q, 21, s->auto_pause);
+	stmt_i64(q, 22, s->auto_resume);
+	stmt_blob(q, 23, buf_str(&s->metadata));
+	return stmt_step(q, err);
+}
+
+static int forget_row(struct store *st, const char *id, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "DELETE FROM sandboxes WHERE id = ?", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(id));
+	return stmt_step(q, err);
+}
+
+static int end_row(struct store *st, const struct sandbox *s, struct error *err)
+{
+	int r = forget_row(st, s->id, err);
+	if (r < 0)
+		return r;
+	cleanup_stmt struct stmt *q = store_prepare(st,
+		"INSERT OR REPLACE INTO ends (id, team, template_id, alias, started_at, ended_at, reason, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(s->id));
+	stmt_text(q, 2, str_of(s->team));
+	stmt_text(q, 3, str_of(s->template_id));
+	stmt_text(q, 4, str_of(s->alias));
+	stmt_i64(q, 5, s->started_at);
+	stmt_i64(q, 6, s->ended_at);
+	stmt_text(q, 7, str_of(s->reason));
+	stmt_text(q, 8, str_of(s->detail));
+	return stmt_step(q, err);
+}
+
+static int prune_rows(struct store *st, int64_t at, unsigned most, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st,
+		"DELETE FROM ends WHERE ended_at < ?1 OR id IN (SELECT id FROM ends ORDER BY ended_at DESC, id DESC LIMIT -1 OFFSET ?2)", err);
+	if (!q)
+		return -EIO;
+	stmt_i64(q, 1, at);
+	stmt_i64(q, 2, most);
+	return stmt_step(q, err);
+}
+
+/* The writer */
+
+static int apply(struct store *st, struct op *op, struct error *err)
+{
+	switch (op->kind) {
+	case OP_PUT:
+		return put_row(st, &op->s, op->state, err);
+	case OP_FORGET:
+		return forget_row(st, op->s.id, err);
+	case OP_END:
+		return end_row(st, &op->s, err);
+	case OP_PRUNE:
+		return prune_rows(st, op->at, op->most, err);
+	}
+	return -EINVAL;
+}
+
+/* All of a list in one transaction: 0, or -errno with nothing done. `end` is the first op that does not belong to it. */
+static int commit(struct store *st, struct op *ops, const struct op *end, struct error *err)
+{
+	enum store_sync sync = STORE_NORMAL;
+	for (struct op *op = ops; op != end; op = op->next)
+		if (op->sync == STORE_FULL)
+			sync = STORE_FULL;
+	int r = store_begin(st, sync, err);
+	if (r < 0)
+		return r;
+	for (struct op *op = ops; op != end; op = op->next) {
+		r = apply(st, op, err);
+		if (r < 0) {
+			store_rollback(st);
+			return r;
+		}
+	}
+	return store_commit(st, err);
+}
+
+static void write_batch(struct store *st, struct op *ops)
+{
+	struct error err = {0};
+	if (commit(st, ops, NULL, &err) == 0)
+		return;
+	/* One of them is at fault, or the disk is: each for itself, so that the others do not suffer. */
+	for (struct op *op = ops; op; op = op->next) {
+		int r = commit(st, op, op->next, &op->err);
+		if (r < 0 && !op->err.code)
+			error_errno(&op->err, r, "record");
+	}
+}
+
+static void op_free(struct op *op)
+{
+	sandbox_done(&op->s);
+	free(op);
+}
+
+static void report(void *arg)
+{
+	struct batch *b = arg;
+	struct records *r = b->records;
+	if (r) {
+		pthread_mutex_lock(&r->lock);
+		for (struct batch **at = &r->reporting; *at; at = &(*at)->next)
+			if (*at == b) {
+				*at = b->next;
+				break;
+			}
+		pthread_mutex_unlock(&r->lock);
+	}
+	while (b->ops) {
+		struct op *op = b->ops;
+		b->ops = op->next;
+		if (r && op->fn)
+			op->fn(op->err.code ? &op->err : NULL, op->arg);
+		op_free(op);
+	}
+	free(b);
+}
+
+static void *writer(void *arg)
+{
+	struct records *r = arg;
+	for (;;) {
+		struct batch *b = malloc(sizeof(*b));
+		if (!b) {
+			sched_yield();
+			continue;
+		}
+		pthread_mutex_lock(&r->lock);
+		while (!r->first && !r->stop)
+			pthread_cond_wait(&r->wake, &r->lock);
+		*b = (struct batch){.records = r, .ops = r->first};
+		r->first = NULL;
+		pthread_mutex_unlock(&r->lock);
+		if (!b->ops) {
+			free(b);
+			return NULL;
+		}
+		write_batch(r->store, b->ops);
+		pthread_mutex_lock(&r->lock);
+		b->next = r->reporting;
+		r->reporting = b;
+		pthread_mutex_unlock(&r->lock);
+		while (loop_post(r->loop, report, b) < 0)
+			sched_yield();
+	}
+}
+
+int records_open(const char *path, struct loop *l, struct records **ret, struct error *err)
+{
+	struct records *r = calloc(1, sizeof(*r));
+	if (!r)
+		return error_errno(err, -ENOMEM, "records");
+	r->loop = l;
+	pthread_mutex_init(&r->lock, NULL);
+	pthread_cond_init(&r->wake, NULL);
+	int e = store_open(path, 0, migrations, ARRAY_SIZE(migrations), &r->store, err);
+	if (e == 0)
+		e = store_open(path, STORE_READER, migrations, ARRAY_SIZE(migrations), &r->reader, err);
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (e == 0 && (e = -pthread_create(&r->thread, NULL, writer, r)) < 0)
+		error_errno(err, e, "records");
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	r->started = e == 0;
+	if (e < 0) {
+		records_free(r);
+		return e;
+	}
+	*ret = r;
+	return 0;
+}
+
+void records_free(struct records *r)
+{
+	if (!r)
+		return;
+	if (r->started) {
+		pthread_mutex_lock(&r->lock);
+		r->stop = true;
+		pthread_cond_signal(&r->wake);
+		pthread_mutex_unlock(&r->lock);
+		pthread_join(r->thread, NULL);
+	}
+	/* Reports that the loop has not run yet find out by this that nobody listens. */
+	for (struct batch *b = r->reporting; b; b = b->next)
+		b->records = NULL;
+	store_free(r->reader);
+	store_free(r->store);
+	pthread_cond_destroy(&r->wake);
+	pthread_mutex_destroy(&r->lock);
+	free(r);
+}
+
+static void push(struct records *r, struct op *op)
+{
+	pthread_mutex_lock(&r->lock);
+	if (!r->first)
+		r->last = &r->first;
+	*r->last = op;
+	r->last = &op->next;
+	pthread_cond_signal(&r->wake);
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* Memory for a record is a few kilobytes; a node that cannot get it cannot keep its promises and starts anew, finding everything by its records. */
+static struct op *op_new(enum op_kind kind, enum store_sync sync, records_fn *fn, void *arg)
+{
+	struct op *op = calloc(1, sizeof(*op));
+	if (!op)
+		abort();
+	op->kind = kind;
+	op->sync = sync;
+	op->fn = fn;
+	op->arg = arg;
+	return op;
+}
+
+static void copy_sandbox(struct op *op, const struct sandbox *s, bool with_metadata)
+{
+	op->s = *s;
+	op->s.metadata = BUF_INIT;
+	if (with_metadata && buf_add_str(&op->s.metadata, buf_str(&s->metadata)) < 0)
+		abort();
+}
+
+void records_put(struct records *r, const struct sandbox *s, enum sandbox_state state, enum store_sync sync, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_PUT, sync, fn, arg);
+	op->state = state;
+	copy_sandbox(op, s, true);
+	push(r, op);
+}
+
+void records_forget(struct records *r, const struct sandbox *s, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_FORGET, STORE_NORMAL, fn, arg);
+	copy_sandbox(op, s, false);
+	push(r, op);
+}
+
+void records_end(struct records *r, const struct sandbox *s, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_END, STORE_FULL, fn, arg);
+	copy_sandbox(op, s, false);
+	push(r, op);
+}
+
+void records_prune(struct records *r, int64_t at, unsigned most)
+{
+	struct op *op = op_new(OP_PRUNE, STORE_NORMAL, NULL, NULL);
+	op->at = at;
+	op->most = most;
+	push(r, op);
+}
+
+/* Reading */
+
+int records_key(struct records *r, unsigned char ret[SANDBOX_KEY], struct error *err)
+{
+	int e = store_begin(r->store, STORE_FULL, err);
+	if (e < 0)
+		return e;
+	cleanup_stmt struct stmt *q = store_prepare(r->store, "SELECT value FROM meta WHERE name = 'token-key'", err);
+	e = q ? stmt_step(q, err) : -EIO;
+	if (e == 1) {
+		struct str key = stmt_get_str(q, 0);
+		if (key.n == SANDBOX_KEY)
+			memcpy(ret, key.p, key.n);
+		else
+			e = error_set(err, -EIO, 500, "records: the token key is damaged");
+	}
+	stmt_done(steal_pointer(&q));
+	if (e == 0) {
+		random_bytes(ret, SANDBOX_KEY);
+		cleanup_stmt struct stmt *w = store_prepare(r->store, "INSERT INTO meta (name, value) VALUES ('token-key', ?)", err);
+		if (w)
+			stmt_blob(w, 1, str_n(ret, SANDBOX_KEY));
+		e = w ? stmt_step(w, err) : -EIO;
+	}
+	if (e < 0) {
+		store_rollback(r->store);
+		return e;
+	}
+	return store_commit(r->store, err);
+}
+
+static void take(struct stmt *q, int column, char *to, size_t size)
+{
+	sandbox_copy(to, size, stmt_get_str(q, column));
+}
+
+int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), void *arg, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(r->reader,
+		"SELECT id, state, team, template_id, alias, boot_id, started_at, end_at, deadline, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
+		" internet, auto_pause, auto_resume, metadata, generation, launch, handle, reason, detail FROM sandboxes", err);
+	if (!q)
+		return -EIO;
+	int e;
+	while ((e = stmt_step(q, err)) == 1) {
+		struct sandbox s = {.state = (enum sandbox_state)stmt_get_i64(q, 1)};
+		take(q, 0, s.id, sizeof(s.id));
+		take(q, 2, s.team, sizeof(s.team));
+		take(q, 3, s.template_id, sizeof(s.template_id));
+		take(q, 4, s.alias, sizeof(s.alias));
+		take(q, 5, s.boot_id, sizeof(s.boot_id));
+		s.started_at = stmt_get_i64(q, 6);
+		s.end_at = stmt_get_i64(q, 7);
+		s.deadline = stmt_get_i64(q, 8);
+		s.cpu_count = (uint32_t)stmt_get_i64(q, 9);
+		s.memory_mb = (uint32_t)stmt_get_i64(q, 10);
+		s.disk_mb = (uint32_t)stmt_get_i64(q, 11);
+		s.secure = stmt_get_i64(q, 12);
+		s.public_traffic = stmt_get_i64(q, 13);
+		s.has_internet = !stmt_get_null(q, 14);
+		s.internet = stmt_get_i64(q, 14);
+		s.auto_pause = stmt_get_i64(q, 15);
+		s.auto_resume = stmt_get_i64(q, 16);
+		if (buf_add_str(&s.metadata, stmt_get_str(q, 17)) < 0)
+			return error_errno(err, -ENOMEM, "records");
+		take(q, 18, s.generation, sizeof(s.generation));
+		take(q, 19, s.launch, sizeof(s.launch));
+		take(q, 20, s.handle.text, sizeof(s.handle.text));
+		take(q, 21, s.reason, sizeof(s.reason));
+		take(q, 22, s.detail, sizeof(s.detail));
+		fn(&s, arg);
+	}
+	return e;
+}
+
+int records_ended(struct records *r, int64_t *at, char id[SANDBOX_ID + 1], unsigned limit,
+	void (*fn)(const struct sandbox *s, void *arg), void *arg, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(r->reader,
+		"SELECT id, team, template_id, alias, started_at, ended_at, reason, detail FROM ends WHERE (ended_at, id) > (?, ?)"
+		" ORDER BY ended_at, id LIMIT ?", err);
+	if (!q)
+		return -EIO;
+	char from[SANDBOX_ID + 1];
+	memcpy(from, id, sizeof(from));
+	stmt_i64(q, 1, *at);
+	stmt_text(q, 2, str_of(from));
+	stmt_i64(q, 3, limit);
+	int e, n = 0;
+	while ((e = stmt_step(q, err)) == 1) {
+		struct sandbox s = {.state = SANDBOX_GONE, .public_traffic = true};
+		take(q, 0, s.id, sizeof(s.id));
+		take(q, 1, s.team, sizeof(s.team));
+		take(q, 2, s.template_id, sizeof(s.template_id));
+		take(q, 3, s.alias, sizeof(s.alias));
+		s.started_at = stmt_get_i64(q, 4);
+		s.end_at = s.ended_at = stmt_get_i64(q, 5);
+		take(q, 6, s.reason, sizeof(s.reason));
+		take(q, 7, s.detail, sizeof(s.detail));
+		*at = s.ended_at;
+		memcpy(id, s.id, sizeof(s.id));
+		fn(&s, arg);
+		n++;
+	}
+	return e < 0 ? e : n;
+}

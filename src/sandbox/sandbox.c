@@ -1,0 +1,123 @@
+#include "sandbox/sandbox.h"
+#include "base/encode.h"
+#include "base/log.h"
+#include "base/random.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char id_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+
+void sandbox_done(struct sandbox *s)
+{
+	buf_done(&s->metadata);
+}
+
+bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to)
+{
+	switch (from) {
+	case SANDBOX_CREATING: /* owner: the create in flight */
+		return to == SANDBOX_RUNNING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
+	case SANDBOX_RUNNING: /* owner: nobody, until a request, the deadline or its death takes it */
+		return to == SANDBOX_KILLING || to == SANDBOX_GONE;
+	case SANDBOX_KILLING: /* owner: the kill; only its end leads out */
+		return to == SANDBOX_GONE;
+	case SANDBOX_PAUSING:
+	case SANDBOX_PAUSED:
+	case SANDBOX_SNAPSHOTTING:
+	case SANDBOX_GONE:
+		return false;
+	}
+	return false;
+}
+
+void sandbox_set_state(struct sandbox *s, enum sandbox_state to)
+{
+	if (!sandbox_can_become(s->state, to)) {
+		log_write(LOG_ERROR, &(struct log_ids){.sandbox = str_of(s->id)}, "sandbox: %s cannot become %s",
+			sandbox_state_name(s->state), sandbox_state_name(to));
+		abort();
+	}
+	s->state = to;
+}
+
+const char *sandbox_state_name(enum sandbox_state state)
+{
+	static const char *const names[] = {
+		[SANDBOX_CREATING] = "creating",
+		[SANDBOX_RUNNING] = "running",
+		[SANDBOX_PAUSING] = "pausing",
+		[SANDBOX_PAUSED] = "paused",
+		[SANDBOX_SNAPSHOTTING] = "snapshotting",
+		[SANDBOX_KILLING] = "killing",
+		[SANDBOX_GONE] = "gone",
+	};
+	return state >= SANDBOX_CREATING && state <= SANDBOX_GONE ? names[state] : "unknown";
+}
+
+bool sandbox_id_valid(struct str id)
+{
+	if (id.n != SANDBOX_ID || id.p[0] != 'i')
+		return false;
+	for (size_t i = 1; i < id.n; i++)
+		if (!id.p[i] || !strchr(id_letters, id.p[i]))
+			return false;
+	return true;
+}
+
+void sandbox_new_id(char to[SANDBOX_ID + 1])
+{
+	to[0] = 'i';
+	random_text(to + 1, SANDBOX_ID - 1, id_letters);
+}
+
+void sandbox_new_generation(char to[SANDBOX_GENERATION + 1])
+{
+	unsigned char bytes[SANDBOX_GENERATION / 2];
+	random_bytes(bytes, sizeof(bytes));
+	hex_encode(to, bytes, sizeof(bytes));
+}
+
+static void derive(char to[SANDBOX_TOKEN + 1], const unsigned char *key, const char *purpose, const char *id)
+{
+	unsigned char mac[EVP_MAX_MD_SIZE];
+	unsigned n = 0;
+	char text[64];
+	int length = snprintf(text, sizeof(text), "%s:%s", purpose, id);
+	if (!HMAC(EVP_sha256(), key, SANDBOX_KEY, (const unsigned char *)text, (size_t)length, mac, &n) || n != SANDBOX_TOKEN / 2)
+		abort(); /* an empty token would mean "open" */
+	hex_encode(to, mac, n);
+}
+
+void sandbox_derive_tokens(struct sandbox *s, const unsigned char key[SANDBOX_KEY])
+{
+	s->envd_token[0] = s->traffic_token[0] = 0;
+	if (s->secure)
+		derive(s->envd_token, key, "envd", s->id);
+	if (!s->public_traffic)
+		derive(s->traffic_token, key, "traffic", s->id);
+}
+
+bool sandbox_copy(char *to, size_t size, struct str from)
+{
+	if (from.n >= size || memchr(from.p, 0, from.n))
+		return false;
+	memcpy(to, from.p, from.n);
+	to[from.n] = 0;
+	return true;
+}
+
+static void copy_cut(char *to, size_t size, const char *from)
+{
+	size_t n = strnlen(from, size - 1);
+	memcpy(to, from, n);
+	to[n] = 0;
+}
+
+void sandbox_set_reason(struct sandbox *s, const char *reason, const char *detail)
+{
+	copy_cut(s->reason, sizeof(s->reason), reason);
+	copy_cut(s->detail, sizeof(s->detail), detail);
+}

@@ -1,0 +1,370 @@
+#include "fake_backend.h"
+#include "base/cleanup.h"
+#include "io/loop.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+struct fake *fake;
+
+struct backend {
+	struct loop *loop;
+	struct box *boxes;
+};
+
+struct box {
+	struct backend *backend;
+	struct box *next;
+	struct fake_box *m; /* NULL: nothing of it is left on the machine */
+	const struct box_ops *ops;
+	void *arg;
+	bool starting, killing, adopting;
+};
+
+static struct backend *running;
+
+static void crash_at(enum fake_crash point)
+{
+	if (fake->crash == point)
+		_exit(FAKE_CRASHED);
+}
+
+static void detach(struct box *b)
+{
+	for (struct box **at = &b->backend->boxes; *at; at = &(*at)->next)
+		if (*at == b) {
+			*at = b->next;
+			break;
+		}
+	free(b);
+}
+
+struct fake_box *fake_find(const char *id)
+{
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		if (*id && strcmp(fake->machine[i].id, id) == 0)
+			return &fake->machine[i];
+	return NULL;
+}
+
+unsigned fake_alive(void)
+{
+	unsigned n = 0;
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		n += fake->machine[i].id[0] && fake->machine[i].alive;
+	return n;
+}
+
+static void machine_remove(struct fake_box *m)
+{
+	if (!m)
+		return;
+	*m = (struct fake_box){0};
+	fake->live--;
+}
+
+void fake_reset(void)
+{
+	if (!fake)
+		fake = mmap(NULL, sizeof(*fake), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert(fake != MAP_FAILED);
+	memset(fake, 0, sizeof(*fake));
+}
+
+int backend_new(struct loop *l, const struct backend_config *c, struct backend **ret, struct error *err)
+{
+	*ret = running = calloc(1, sizeof(**ret));
+	running->loop = l;
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		fake->machine[i].known = false;
+	return 0;
+}
+
+/* Sweeps, as the real one does. */
+void backend_ready(struct backend *b)
+{
+	fake->readies++;
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		if (fake->machine[i].id[0] && !fake->machine[i].known)
+			machine_remove(&fake->machine[i]);
+}
+
+struct drain {
+	void (*done)(void *arg);
+	void *arg;
+};
+
+static void drained(void *arg)
+{
+	struct drain *d = arg;
+	d->done(d->arg);
+	free(d);
+}
+
+void backend_drain(struct backend *b, void (*done)(void *arg), void *arg)
+{
+	struct drain *d = malloc(sizeof(*d));
+	*d = (struct drain){done, arg};
+	fake->drains++;
+	loop_post(b->loop, drained, d);
+}
+
+void backend_free(struct backend *b)
+{
+	if (!b)
+		return;
+	while (b->boxes)
+		detach(b->boxes);
+	free(b);
+	running = NULL;
+}
+
+const char *backend_isolation(const struct backend *b)
+{
+	return "namespace";
+}
+
+static struct box *box_make(struct backend *b, struct fake_box *m, const struct box_ops *ops, void *arg)
+{
+	struct box *x = calloc(1, sizeof(*x));
+	*x = (struct box){.backend = b, .next = b->boxes, .m = m, .ops = ops, .arg = arg};
+	b->boxes = x;
+	if (m)
+		m->known = true;
+	return x;
+}
+
+static struct box_handle handle_of(const struct box *b)
+{
+	struct box_handle h = {0};
+	snprintf(h.text, sizeof(h.text), "fake=%s", b->m->id);
+	return h;
+}
+
+static void finish_start(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	b->starting = false;
+	if (b->killing)
+		return;
+	if (fake->start == FAKE_FAIL) {
+		error_set(&err, -EIO, 500, "the fake refuses to start");
+		b->ops->started(b, NULL, &err, b->arg);
+		machine_remove(b->m);
+		detach(b);
+		return;
+	}
+	b->m->alive = true;
+	crash_at(CRASH_STARTED);
+	struct box_handle h = handle_of(b);
+	b->ops->started(b, &h, NULL, b->arg);
+}
+
+static void env_text(struct msg_map map, char *to, size_t size)
+{
+	struct str rest = map.raw, key, value;
+	size_t n = 0;
+	while (msg_map_next(&rest, &key, &value) && n < size)
+		n += (size_t)snprintf(to + n, size - n, "%.*s=%.*s\n", STR_FMT(key), STR_FMT(value));
+}
+
+struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
+{
+	fake->creates++;
+	crash_at(CRASH_IN_CREATE);
+	struct fake_box *m = fake->machine;
+	while (m < fake->machine + FAKE_BOXES && m->id[0])
+		m++;
+	if (fake->full || m == fake->machine + FAKE_BOXES) {
+		error_set(err, -EAGAIN, 503, "no slot is free");
+		return NULL;
+	}
+	snprintf(m->id, sizeof(m->id), "%.*s", STR_FMT(spec->id));
+	snprintf(m->token, sizeof(m->token), "%.*s", STR_FMT(spec->token));
+	snprintf(m->user, sizeof(m->user), "%.*s", STR_FMT(spec->user));
+	snprintf(m->layer, sizeof(m->layer), "%s", spec->layers[0]);
+	env_text(spec->envs, m->envs, sizeof(m->envs));
+	m->internet = spec->internet;
+	m->memory_mb = spec->memory_mb;
+	m->brake = BOX_NO_BRAKE;
+	m->space.total = (uint64_t)spec->disk_mb << 20;
+	if (++fake->live > fake->most_live)
+		fake->most_live = fake->live;
+	struct box *x = box_make(b, m, ops, arg);
+	x->starting = true;
+	if (fake->start != FAKE_MANUAL)
+		loop_post(b->loop, finish_start, x);
+	return x;
+}
+
+static void finish_adopt(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	b->adopting = false;
+	if (fake->silent || b->killing)
+		return;
+	if (!b->m || !b->m->alive) {
+		error_set(&err, -ESRCH, 500, "no process");
+		b->ops->started(b, NULL, &err, b->arg);
+		machine_remove(b->m);
+		detach(b);
+		return;
+	}
+	struct box_handle h = handle_of(b);
+	b->ops->started(b, &h, NULL, b->arg);
+}
+
+struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_ops *ops, void *arg, struct error *err)
+{
+	fake->adopts++;
+	if (strncmp(handle, "fake=", 5) != 0 || !str_is(id, handle + 5)) {
+		error_set(err, -EINVAL, 500, "the handle is not understood");
+		return NULL;
+	}
+	struct box *x = box_make(b, fake_find(handle + 5), ops, arg);
+	x->adopting = true;
+	loop_post(b->loop, finish_adopt, x);
+	return x;
+}
+
+static void finish_kill(void *arg)
+{
+	struct box *b = arg;
+	machine_remove(b->m);
+	crash_at(CRASH_KILLED);
+	b->ops->released(b, b->arg);
+	detach(b);
+}
+
+void box_kill(struct box *b)
+{
+	if (b->killing)
+		return;
+	fake->kills++;
+	crash_at(CRASH_IN_KILL);
+	b->killing = true;
+	if (b->m)
+		b->m->alive = false;
+	if (fake->kill != FAKE_MANUAL)
+		loop_post(b->backend->loop, finish_kill, b);
+}
+
+unsigned fake_step_starts(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (b->starting) {
+			n++;
+			finish_start(b);
+		}
+	}
+	return n;
+}
+
+unsigned fake_step_kills(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (b->killing) {
+			n++;
+			finish_kill(b);
+		}
+	}
+	return n;
+}
+
+void fake_die(const char *id, const char *reason, const char *detail)
+{
+	struct fake_box *m = fake_find(id);
+	m->alive = false;
+	snprintf(m->evidence.reason, sizeof(m->evidence.reason), "%s", reason);
+	snprintf(m->evidence.detail, sizeof(m->evidence.detail), "%s", detail);
+	for (struct box *b = running ? running->boxes : NULL; b; b = b->next)
+		if (b->m == m && !b->killing) {
+			b->ops->died(b, &m->evidence, b->arg);
+			return;
+		}
+}
+
+int box_freeze(struct box *b, bool on)
+{
+	if (b->m)
+		b->m->frozen = on;
+	return 0;
+}
+
+void box_evidence(struct box *b, struct box_death *ret)
+{
+	if (b->m)
+		*ret = b->m->evidence;
+}
+
+int box_stats(struct box *b, struct box_stats *ret)
+{
+	*ret = (struct box_stats){.memory_limit = (uint64_t)b->m->memory_mb << 20};
+	return 0;
+}
+
+int64_t box_disk_bytes(const struct box *b)
+{
+	return (int64_t)b->m->space.backed;
+}
+
+void box_trim(struct box *b)
+{
+	b->m->trims++;
+}
+
+int box_space(const struct box *b, struct box_space *ret)
+{
+	*ret = b->m->space;
+	return 0;
+}
+
+int box_brake(struct box *b, uint64_t bytes)
+{
+	b->m->brake = bytes;
+	return 0;
+}
+
+void box_sync(struct box *b)
+{
+	b->m->syncs++;
+}
+
+struct opening {
+	void (*done)(int fd_or_error, void *arg);
+	void *arg;
+};
+
+static void finish_open(void *arg)
+{
+	struct opening *o = arg;
+	int pair[2], r = fake->open_result;
+	if (r == 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0) {
+		ssize_t w = write(pair[1], "hello", 5);
+		(void)w;
+		close(pair[1]);
+		r = pair[0];
+	}
+	o->done(r, o->arg);
+	free(o);
+}
+
+int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
+{
+	struct opening *o = malloc(sizeof(*o));
+	*o = (struct opening){done, arg};
+	return loop_post(b->backend->loop, finish_open, o);
+}
+
+const char *box_launch(const struct box *b)
+{
+	return "warm";
+}

@@ -1,0 +1,63 @@
+/*
+ * A backend without kernel: the test decides when boxes start, die and are released. What would be the kernel's (the "machine") lies in shared memory, so
+ * that it outlives a node that the test lets crash in a child process.
+ */
+#ifndef CUBICLE_TESTS_FAKE_BACKEND_H
+#define CUBICLE_TESTS_FAKE_BACKEND_H
+
+#include "sandbox/backend.h"
+
+enum fake_mode {
+	FAKE_AUTO,   /* follows at the next turn of the loop */
+	FAKE_MANUAL, /* waits for fake_step_...() */
+	FAKE_FAIL,   /* starts only: fails with 500 at the next turn */
+};
+
+/* Where the process ends without a word (exit status FAKE_CRASHED). */
+enum fake_crash {
+	CRASH_NOWHERE,
+	CRASH_IN_CREATE,   /* the box is asked for */
+	CRASH_STARTED,     /* it runs, the node does not know yet */
+	CRASH_IN_KILL,     /* the kill is asked for, nothing is dead */
+	CRASH_KILLED,      /* all is dead, the node does not know yet */
+	CRASH_POINTS,
+};
+
+enum { FAKE_BOXES = 1024, FAKE_CRASHED = 42 };
+
+/* One process tree of the machine. */
+struct fake_box {
+	char id[33]; /* "" = free */
+	char envs[1024]; /* "K=V\n..." */
+	char token[65], layer[256], user[33];
+	uint32_t memory_mb;
+	bool alive, internet, frozen, known; /* known: the running node has adopted or made it */
+	uint64_t brake;
+	unsigned syncs, trims;
+	struct box_space space;
+	struct box_death evidence; /* what is found when it is dead */
+};
+
+struct fake {
+	enum fake_mode start, kill;
+	enum fake_crash crash;
+	bool full;       /* box_create says 503 */
+	bool silent;     /* adoption is never answered */
+	int open_result; /* what box_open gives; 0 = a socket */
+	unsigned creates, kills, adopts, readies, drains, live, most_live;
+	struct fake_box machine[FAKE_BOXES];
+};
+
+extern struct fake *fake;
+
+/* Makes the shared memory, or empties it. */
+void fake_reset(void);
+struct fake_box *fake_find(const char *id);
+unsigned fake_alive(void);
+/* Manual mode: lets every waiting start (or kill) go on; the number of them. */
+unsigned fake_step_starts(void);
+unsigned fake_step_kills(void);
+/* The processes of a box end by themselves; the node (if one runs) is told. */
+void fake_die(const char *id, const char *reason, const char *detail);
+
+#endif

@@ -1,0 +1,1228 @@
+#include "unit.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "fake_backend.h"
+#include "node/service.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* The node's service with a fake backend and a fake machine; the test is the front. */
+
+#define TEMPLATE "k3abcdefghij0123456a"
+#define MIB (UINT64_C(1) << 20)
+
+static char dir[] = "/tmp/cubicle-test-node-XXXXXX";
+
+static struct {
+	int64_t boot_shift, wall_shift;
+	struct host_memory memory;
+	struct host_disk disk;
+} machine;
+
+static struct options options;
+static struct host host;
+static struct loop *loop;
+static struct node *node;
+static int front = -1;       /* our end of the channel */
+static uint64_t last_request;
+static bool ready, stopped;
+
+static char storage[MSG_MAX];
+static union msg_any got;    /* views into storage */
+static int got_fd;
+
+/* Sandbox events in order of arrival. */
+static struct event {
+	char id[33], reason[33], detail[257];
+	enum sandbox_state state;
+	uint64_t sequence;
+	int64_t end_at, ended_at;
+} events[4096];
+static size_t n_events, n_templates, n_templates_gone;
+static bool synced;
+
+static int64_t fake_boottime(void *arg)
+{
+	return clock_boottime() + machine.boot_shift;
+}
+
+static int64_t fake_realtime(void *arg)
+{
+	return clock_realtime() + machine.wall_shift;
+}
+
+static int fake_memory(struct host_memory *ret, void *arg)
+{
+	*ret = machine.memory;
+	return 0;
+}
+
+static int fake_disk(struct host_disk *ret, void *arg)
+{
+	*ret = machine.disk;
+	return 0;
+}
+
+static void on_flag(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+static void turn_until(bool *flag)
+{
+	for (int i = 0; i < 5000 && !*flag; i++)
+		loop_turn(loop, 10);
+	assert_true(*flag);
+}
+
+static void open_front(void)
+{
+	int pair[2];
+	if (front >= 0)
+		close(front);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	node_peer(node, STR("front"), pair[0]);
+	front = pair[1];
+	fd_set_nonblock(front, true);
+}
+
+/* A node on what is in the directory. */
+static void start(void)
+{
+	struct error err = {0};
+	loop = loop_new();
+	struct node_config c = {loop, &options, &host, dir, "/bin/false"};
+	if (node_new(&c, &node, &err) < 0 || (ready = false, node_start(node, on_flag, &ready, &err)) < 0)
+		fail_msg("%s", err.message);
+	turn_until(&ready);
+	open_front();
+}
+
+static void leave(void)
+{
+	if (front >= 0)
+		close(steal_fd(&front));
+	node_free(node);
+	node = NULL;
+	loop_free(loop);
+	loop = NULL;
+}
+
+static void restart(void)
+{
+	leave();
+	start();
+}
+
+static void note_sandbox(const struct msg_sandbox *m)
+{
+	struct event *e = &events[n_events++];
+	assert_true(n_events <= ARRAY_SIZE(events));
+	*e = (struct event){.state = (enum sandbox_state)m->state, .sequence = m->sequence, .end_at = m->end_at, .ended_at = m->ended_at};
+	sandbox_copy(e->id, sizeof(e->id), m->id);
+	sandbox_copy(e->reason, sizeof(e->reason), m->reason);
+	sandbox_copy(e->detail, sizeof(e->detail), m->detail);
+}
+
+/* The next message that came, without waiting: its type, 0 when there is none. */
+static unsigned receive(uint64_t *ret_request)
+{
+	char byte;
+	if (recv(front, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0)
+		return 0;
+	struct msg_header h;
+	struct error err = {0};
+	int fds[MSG_MAX_FDS];
+	size_t n = 0;
+	int r = msg_receive_fd(front, storage, &h, &got, fds, &n, &err);
+	if (r < 0)
+		fail_msg("%s", err.message);
+	if (got_fd >= 0)
+		close(got_fd);
+	got_fd = n ? fds[0] : -1;
+	*ret_request = h.request;
+	if (h.request == 0 && h.type == MSG_ID_sandbox)
+		note_sandbox(&got.sandbox);
+	if (h.type == MSG_ID_template) {
+		n_templates++;
+		n_templates_gone += msg_has(&got.template, template, gone);
+	}
+	if (h.type == MSG_ID_synced)
+		synced = true;
+	return h.type;
+}
+
+/* The answer to a request; events on the way are noted. */
+static unsigned answer(uint64_t request)
+{
+	for (int i = 0; i < 5000; i++) {
+		uint64_t id;
+		unsigned type;
+		while ((type = receive(&id)))
+			if (id == request)
+				return type;
+		loop_turn(loop, 10);
+	}
+	fail_msg("no answer");
+	return 0;
+}
+
+/* Lets the node work until nothing more happens. */
+static void settle(void)
+{
+	for (int quiet = 0; quiet < 5;) {
+		uint64_t id;
+		bool any = false;
+		loop_turn(loop, 4);
+		while (receive(&id))
+			any = true;
+		quiet = any ? 0 : quiet + 1;
+	}
+}
+
+static uint64_t send_front(enum msg_id type, const void *m)
+{
+	struct error err = {0};
+	if (msg_send_fd(front, type, m, ++last_request, NULL, 0, &err) < 0)
+		fail_msg("%s", err.message);
+	return last_request;
+}
+
+static struct buf metadata, envs;
+
+static struct msg_create want(void)
+{
+	buf_clear(&metadata), buf_clear(&envs);
+	msg_map_add(&metadata, STR("k"), STR("v"));
+	msg_map_add(&envs, STR("A"), STR("1"));
+	msg_map_add(&envs, STR("E2B_SANDBOX_ID"), STR("forged"));
+	return (struct msg_create){.template = STR("base"), .team = STR("team-1"), .timeout = 300, .secure = true, .public_traffic = true,
+		.metadata = {buf_str(&metadata)}, .envs = {buf_str(&envs)}};
+}
+
+static char last_id[33];
+
+static const char *create_with(struct msg_create *m)
+{
+	unsigned type = answer(send_front(MSG_ID_create, m));
+	if (type != MSG_ID_sandbox)
+		fail_msg("create: %u: %.*s", type, STR_FMT(got.error.message));
+	assert_int_equal(got.sandbox.state, SANDBOX_RUNNING);
+	sandbox_copy(last_id, sizeof(last_id), got.sandbox.id);
+	return last_id;
+}
+
+static const char *create(void)
+{
+	struct msg_create m = want();
+	return create_with(&m);
+}
+
+static void expect_error(unsigned type, unsigned status, const char *text)
+{
+	assert_int_equal(type, MSG_ID_error);
+	char message[513] = "";
+	sandbox_copy(message, sizeof(message), got.error.message);
+	if (got.error.status != status || !strstr(message, text))
+		fail_msg("got %llu %s, expected %u %s", (unsigned long long)got.error.status, message, status, text);
+	assert_int_equal(msg_has(&got.error, error, retry_after), status == 503);
+}
+
+static void refuse_create(struct msg_create m, unsigned status, const char *text)
+{
+	unsigned before = fake->creates;
+	expect_error(answer(send_front(MSG_ID_create, &m)), status, text);
+	assert_int_equal(fake->creates, before);
+}
+
+static uint64_t send_kill(const char *id)
+{
+	struct msg_kill m = {.sandbox = str_of(id)};
+	return send_front(MSG_ID_kill, &m);
+}
+
+static unsigned timeout_of(const char *id, enum timeout_mode mode, int64_t seconds)
+{
+	struct msg_timeout m = {.sandbox = str_of(id), .mode = mode, .timeout = seconds};
+	return answer(send_front(MSG_ID_timeout, &m));
+}
+
+static void subscribe(void)
+{
+	struct msg_subscribe m = {0};
+	synced = false;
+	n_events = n_templates = n_templates_gone = 0;
+	assert_int_equal(msg_send_fd(front, MSG_ID_subscribe, &m, 0, NULL, 0, NULL), 0);
+	for (int i = 0; i < 5000 && !synced; i++) {
+		uint64_t id;
+		loop_turn(loop, 10);
+		while (receive(&id))
+			;
+	}
+	assert_true(synced);
+}
+
+/* The last event about an id. */
+static const struct event *last_event(const char *id)
+{
+	for (size_t i = n_events; i--;)
+		if (strcmp(events[i].id, id) == 0)
+			return &events[i];
+	return NULL;
+}
+
+static int64_t rows(const char *sql)
+{
+	static const char *const one[] = {""};
+	char path[128];
+	struct store *s = NULL;
+	snprintf(path, sizeof(path), "%s/node.db", dir);
+	assert_int_equal(store_open(path, STORE_READER, one, 1, &s, NULL), 0);
+	struct stmt *q = store_prepare(s, sql, NULL);
+	assert_non_null(q);
+	assert_int_equal(stmt_step(q, NULL), 1);
+	int64_t n = stmt_get_i64(q, 0);
+	stmt_done(q);
+	store_free(s);
+	return n;
+}
+
+static void write_template(const char *id, const char *alias)
+{
+	char path[160], text[1024];
+	snprintf(path, sizeof(path), "%s/templates", dir);
+	assert_int_equal(make_dirs(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/templates/%s.json", dir, id);
+	snprintf(text, sizeof(text),
+		"{\"id\":\"%s\",\"alias\":\"%s\",\"createdAt\":\"2026-01-02T03:04:05Z\",\"buildId\":\"0f8fad5b-d9cb-469f-a165-70867728950e\","
+		"\"memoryMB\":256,\"diskMB\":1024,\"layers\":[{\"file\":\"images/aa.erofs\",\"size\":12}],\"user\":\"user\"}", id, alias);
+	assert_int_equal(file_replace(AT_FDCWD, path, str_of(text), 0600), 0);
+}
+
+static int setup(void **state)
+{
+	char path[128];
+	remove_tree(AT_FDCWD, dir);
+	snprintf(path, sizeof(path), "%s/images", dir);
+	assert_int_equal(make_dirs(path, 0700), 0);
+	snprintf(path, sizeof(path), "%s/images/aa.erofs", dir);
+	assert_int_equal(file_replace(AT_FDCWD, path, STR("layer bytes!"), 0600), 0);
+	write_template(TEMPLATE, "base");
+	fake_reset();
+	machine.boot_shift = machine.wall_shift = 0;
+	machine.memory = (struct host_memory){.total = 65536 * MIB, .available = 12000 * MIB};
+	machine.disk = (struct host_disk){.total = 200000 * MIB, .free = 150000 * MIB};
+	host = (struct host){fake_boottime, fake_realtime, fake_memory, fake_disk, .boot_id = "11111111-2222-3333-4444-555555555555"};
+	assert_int_equal(options_init(&options), 0);
+	n_events = 0;
+	got_fd = -1;
+	start();
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	if (node)
+		leave();
+	options_done(&options);
+	buf_done(&metadata), buf_done(&envs);
+	return 0;
+}
+
+/* Create */
+
+static void create_is_answered_when_it_runs_and_is_recorded(void **state)
+{
+	const char *id = create();
+	assert_true(sandbox_id_valid(str_of(id)));
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE state = 2 AND handle <> ''"), 1);
+	assert_str(got.sandbox.template_id, TEMPLATE);
+	assert_str(got.sandbox.alias, "base");
+	assert_str(got.sandbox.team, "team-1");
+	assert_str(got.sandbox.launch, "warm");
+	assert_int_equal(got.sandbox.memory_mb, 256);
+	assert_int_equal(got.sandbox.cpu_count, 2);
+	assert_int_equal(got.sandbox.envd_token.n, 64);
+	assert_int_equal(got.sandbox.generation.n, 32);
+	assert_false(msg_has(&got.sandbox, sandbox, traffic_token));
+	assert_false(msg_has(&got.sandbox, sandbox, internet));
+	assert_true(got.sandbox.end_at - got.sandbox.started_at <= 300 * NS_PER_S + NS_PER_MS);
+	const struct fake_box *m = fake_find(id);
+	char line[64];
+	snprintf(line, sizeof(line), "E2B_SANDBOX_ID=%s\n", id);
+	assert_non_null(strstr(m->envs, line));
+	assert_non_null(strstr(m->envs, "A=1\n"));
+	assert_non_null(strstr(m->envs, "E2B_SANDBOX=true\n"));
+	assert_non_null(strstr(m->envs, "E2B_TEMPLATE_ID=" TEMPLATE "\n"));
+	assert_null(strstr(m->envs, "forged"));
+	assert_str(got.sandbox.envd_token, m->token);
+	assert_string_equal(m->user, "user");
+	assert_true(m->internet);
+	assert_non_null(strstr(m->layer, "/images/aa.erofs"));
+}
+
+static void tokens_follow_the_settings_and_differ(void **state)
+{
+	struct msg_create m = want();
+	m.secure = false;
+	m.public_traffic = false;
+	msg_set(&m, create, internet, false);
+	create_with(&m);
+	char traffic[65];
+	assert_false(msg_has(&got.sandbox, sandbox, envd_token));
+	assert_true(sandbox_copy(traffic, sizeof(traffic), got.sandbox.traffic_token));
+	assert_int_equal(strlen(traffic), 64);
+	assert_true(msg_has(&got.sandbox, sandbox, internet) && !got.sandbox.internet);
+	assert_false(fake_find(last_id)->internet);
+	m.secure = true;
+	create_with(&m);
+	assert_true(got.sandbox.envd_token.n == 64 && !str_eq(got.sandbox.envd_token, got.sandbox.traffic_token));
+	assert_false(str_is(got.sandbox.traffic_token, traffic));
+}
+
+static void wrong_creates_are_refused(void **state)
+{
+	struct msg_create m = want();
+	m.template = STR("nothing");
+	refuse_create(m, 404, "template 'nothing' not found");
+	for (const int64_t *t = (const int64_t[]){0, -2, -3600, INT64_MIN, 0x7fff}; *t != 0x7fff; t++) {
+		m = want();
+		m.timeout = *t;
+		refuse_create(m, 400, "Timeout must be greater than 0");
+	}
+	m = want();
+	m.timeout = options.timeout_max + 1;
+	refuse_create(m, 400, "timeout");
+	m = want();
+	m.auto_pause = true;
+	refuse_create(m, 501, "autoPause");
+	m = want();
+	m.auto_resume = true;
+	refuse_create(m, 501, "autoResume");
+	m = want();
+	m.team = STR("");
+	refuse_create(m, 400, "team");
+	for (int i = 0; i < 4; i++) {
+		static const struct str bad[][2] = {{STR(""), STR("x")}, {STR("A=B"), STR("x")}, {STR("A\0B"), STR("x")}, {STR("A"), STR("x\0y")}};
+		m = want();
+		msg_map_add(&envs, bad[i][0], bad[i][1]);
+		m.envs.raw = buf_str(&envs);
+		refuse_create(m, 400, "envVars");
+	}
+	static char big[32700];
+	memset(big, 'x', sizeof(big));
+	m = want();
+	buf_clear(&envs);
+	msg_map_add(&envs, STR("BIG"), str_n(big, sizeof(big)));
+	m.envs.raw = buf_str(&envs);
+	refuse_create(m, 400, "envVars");
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes"), 0);
+	assert_int_equal(node->live.count, 0);
+	assert_int_equal(node->admission.sandboxes, 0);
+	create();
+}
+
+static void a_create_that_fails_leaves_nothing(void **state)
+{
+	struct msg_create m = want();
+	fake->start = FAKE_FAIL;
+	expect_error(answer(send_front(MSG_ID_create, &m)), 500, "refuses to start");
+	fake->start = FAKE_AUTO;
+	fake->full = true;
+	expect_error(answer(send_front(MSG_ID_create, &m)), 503, "no slot");
+	fake->full = false;
+	settle();
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes"), 0);
+	assert_int_equal(rows("SELECT count(*) FROM ends"), 0);
+	assert_int_equal(node->admission.sandboxes, 0);
+	assert_int_equal(node->admission.memory_mb, 0);
+	assert_int_equal(node->live.count, 0);
+	assert_int_equal(n_events, 0); /* nobody heard of them */
+}
+
+static void a_box_that_dies_while_it_is_made_fails_the_create(void **state)
+{
+	struct msg_create m = want();
+	fake->start = FAKE_MANUAL;
+	uint64_t request = send_front(MSG_ID_create, &m);
+	settle();
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE state = 1"), 1);
+	assert_int_equal(fake_step_starts(), 1);
+	fake_die(fake->machine[0].id, "oom_killed", "limit 256 MiB");
+	expect_error(answer(request), 500, "oom_killed");
+	settle();
+	assert_int_equal(fake_alive(), 0);
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes"), 0);
+	assert_int_equal(node->admission.sandboxes, 0);
+}
+
+/* Kill */
+
+static void kill_is_answered_after_the_end_and_then_it_is_unknown(void **state)
+{
+	subscribe();
+	create();
+	char id[33];
+	memcpy(id, last_id, sizeof(id));
+	fake->kill = FAKE_MANUAL;
+	uint64_t first = send_kill(id);
+	settle();
+	/* The intent is there before anything is dead. */
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE state = 6 AND reason = 'killed'"), 1);
+	uint64_t second = send_kill(id);
+	settle();
+	expect_error(timeout_of(id, TIMEOUT_CONNECT, 60), 409, "is being killed");
+	expect_error(timeout_of(id, TIMEOUT_SET, 60), 409, "is being killed");
+	assert_int_equal(fake->kills, 1);
+	assert_int_equal(fake_step_kills(), 1);
+	/* Both were waiting, and both are told; which comes first does not matter. */
+	unsigned oks = 0;
+	for (int i = 0; i < 2000 && oks < 2; i++) {
+		uint64_t request;
+		loop_turn(loop, 5);
+		for (unsigned type; (type = receive(&request));)
+			if (request == first || request == second) {
+				assert_int_equal(type, MSG_ID_ok);
+				assert_int_equal(rows("SELECT count(*) FROM ends WHERE reason = 'killed'"), 1);
+				oks++;
+			}
+	}
+	assert_int_equal(oks, 2);
+	assert_int_equal(n_events, 3);
+	assert_int_equal(events[0].state, SANDBOX_RUNNING);
+	assert_int_equal(events[1].state, SANDBOX_KILLING);
+	assert_int_equal(events[2].state, SANDBOX_GONE);
+	assert_string_equal(events[2].reason, "killed");
+	assert_true(events[2].ended_at > 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(events[i].sequence, (uint64_t)i + 1);
+	expect_error(answer(send_kill(id)), 404, "not found");
+	assert_null(strstr(storage, "template"));
+	expect_error(timeout_of(id, TIMEOUT_SET, 5), 404, "not found");
+	expect_error(answer(send_kill("nonsense")), 404, "sandbox nonsense not found");
+	assert_int_equal(node->admission.sandboxes, 0);
+}
+
+static void a_kill_goes_on_when_the_front_is_gone(void **state)
+{
+	char id[33];
+	memcpy(id, create(), sizeof(id));
+	fake->kill = FAKE_MANUAL;
+	send_kill(id);
+	for (int i = 0; i < 5; i++)
+		loop_turn(loop, 5);
+	close(steal_fd(&front));
+	for (int i = 0; i < 5; i++)
+		loop_turn(loop, 5);
+	assert_null(node->front);
+	assert_int_equal(fake_step_kills(), 1);
+	open_front();
+	settle();
+	subscribe();
+	assert_int_equal(last_event(id)->state, SANDBOX_GONE);
+	assert_string_equal(last_event(id)->reason, "killed");
+}
+
+static void how_it_died_is_kept(void **state)
+{
+	char oom[33], crash[33];
+	memcpy(oom, create(), sizeof(oom));
+	memcpy(crash, create(), sizeof(crash));
+	subscribe();
+	fake_die(oom, "oom_killed", "limit 256 MiB");
+	fake_die(crash, "", "");
+	settle();
+	assert_string_equal(last_event(oom)->reason, "oom_killed");
+	assert_string_equal(last_event(oom)->detail, "limit 256 MiB");
+	assert_string_equal(last_event(crash)->reason, "crashed");
+	assert_int_equal(fake->live, 0); /* released too */
+	restart();
+	subscribe();
+	assert_string_equal(last_event(oom)->reason, "oom_killed");
+	assert_string_equal(last_event(oom)->detail, "limit 256 MiB");
+	/* A day later they are forgotten. */
+	machine.wall_shift = 24 * 3600 * NS_PER_S + NS_PER_S;
+	restart();
+	settle();
+	subscribe();
+	assert_int_equal(n_events, 0);
+}
+
+static void an_intent_outranks_the_evidence(void **state)
+{
+	char id[33];
+	memcpy(id, create(), sizeof(id));
+	subscribe();
+	fake->kill = FAKE_MANUAL;
+	uint64_t request = send_kill(id);
+	settle();
+	fake_die(id, "oom_killed", "");
+	fake_step_kills();
+	assert_int_equal(answer(request), MSG_ID_ok);
+	assert_string_equal(last_event(id)->reason, "killed");
+}
+
+/* While the store refuses, nothing is lost: the processes die, the client is told the truth, and the record follows. */
+static void a_full_disk_does_not_keep_a_sandbox_alive(void **state)
+{
+	char id[33];
+	memcpy(id, create(), sizeof(id));
+	subscribe();
+	struct rlimit before, none = {0, 0};
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+	none.rlim_max = before.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+	assert_int_equal(answer(send_kill(id)), MSG_ID_error);
+	assert_true(got.error.status >= 500);
+	assert_int_equal(fake->live, 0);
+	struct msg_create m = want();
+	assert_int_equal(answer(send_front(MSG_ID_create, &m)), MSG_ID_error);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+	for (int i = 0; i < 3000 && last_event(id)->state != SANDBOX_GONE; i++) {
+		uint64_t request;
+		loop_turn(loop, 5);
+		while (receive(&request))
+			;
+	}
+	assert_string_equal(last_event(id)->reason, "killed");
+	settle();
+	assert_int_equal(node->live.count, 0);
+	assert_int_equal(node->admission.sandboxes, 0);
+	create();
+}
+
+/* Time */
+
+static int64_t end_at(void)
+{
+	assert_true(got.sandbox.state == SANDBOX_RUNNING);
+	return got.sandbox.end_at;
+}
+
+static void deadlines_follow_the_table(void **state)
+{
+	subscribe();
+	const char *id = create();
+	int64_t created = end_at();
+	assert_int_equal(timeout_of(id, TIMEOUT_CONNECT, 60), MSG_ID_sandbox);
+	assert_int_equal(end_at(), created); /* never shortens, to the nanosecond */
+	assert_int_equal(timeout_of(id, TIMEOUT_REFRESH, 60), MSG_ID_sandbox);
+	assert_int_equal(end_at(), created);
+	assert_int_equal(timeout_of(id, TIMEOUT_CONNECT, 0), MSG_ID_sandbox);
+	assert_int_equal(end_at(), created);
+	assert_int_equal(timeout_of(id, TIMEOUT_CONNECT, 600), MSG_ID_sandbox);
+	assert_true(end_at() >= created + 299 * NS_PER_S);
+	int64_t longer = end_at();
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE end_at > started_at + 590000000000"), 1);
+	assert_int_equal(last_event(id)->end_at, longer);
+	assert_int_equal(timeout_of(id, TIMEOUT_SET, 100), MSG_ID_sandbox);
+	assert_true(end_at() < created);
+	int64_t shorter = end_at();
+	expect_error(timeout_of(id, TIMEOUT_SET, -2), 400, "timeout");
+	expect_error(timeout_of(id, TIMEOUT_CONNECT, INT64_MIN), 400, "timeout");
+	expect_error(timeout_of(id, TIMEOUT_SET, INT64_MAX), 400, "timeout.max");
+	expect_error(timeout_of(id, (enum timeout_mode)9, 10), 400, "mode");
+	assert_int_equal(timeout_of(id, TIMEOUT_REFRESH, 1), MSG_ID_sandbox);
+	assert_int_equal(end_at(), shorter);
+	assert_int_equal(timeout_of(id, TIMEOUT_SET, -1), MSG_ID_sandbox);
+	assert_int_equal(end_at(), INT64_MAX);
+	assert_int_equal(timeout_of(id, TIMEOUT_CONNECT, 600), MSG_ID_sandbox);
+	assert_int_equal(end_at(), INT64_MAX);
+	machine.boot_shift = 100LL * 86400 * NS_PER_S;
+	node_expire(node);
+	settle();
+	assert_int_equal(last_event(id)->state, SANDBOX_RUNNING);
+	assert_int_equal(timeout_of(id, TIMEOUT_SET, 0), MSG_ID_sandbox);
+	settle();
+	assert_int_equal(last_event(id)->state, SANDBOX_GONE);
+	assert_string_equal(last_event(id)->reason, "timeout");
+}
+
+static void the_deadline_needs_no_front(void **state)
+{
+	struct msg_create m = want();
+	char early[33], late[33];
+	m.timeout = 10;
+	memcpy(early, create_with(&m), sizeof(early));
+	m.timeout = 20;
+	memcpy(late, create_with(&m), sizeof(late));
+	close(steal_fd(&front));
+	machine.boot_shift = 9 * NS_PER_S;
+	node_expire(node);
+	assert_int_equal(fake_alive(), 2);
+	machine.boot_shift = 11 * NS_PER_S;
+	node_expire(node);
+	for (int i = 0; i < 100 && fake_alive() == 2; i++)
+		loop_turn(loop, 5);
+	assert_int_equal(fake_alive(), 1);
+	assert_non_null(fake_find(late));
+	open_front();
+	settle();
+	subscribe();
+	assert_string_equal(last_event(early)->reason, "timeout");
+	assert_int_equal(last_event(late)->state, SANDBOX_RUNNING);
+}
+
+/* The timer itself, with the real clock. */
+static void a_deadline_fires_by_itself(void **state)
+{
+	struct msg_create m = want();
+	m.timeout = 1;
+	create_with(&m);
+	subscribe();
+	for (int i = 0; i < 5000 && fake->live; i++)
+		loop_turn(loop, 10);
+	settle();
+	assert_string_equal(last_event(last_id)->reason, "timeout");
+}
+
+static void a_step_of_the_wall_clock_moves_what_is_shown_only(void **state)
+{
+	subscribe();
+	char id[33], never[33];
+	memcpy(id, create(), sizeof(id));
+	int64_t before = end_at(), deadline = live_find(node, str_of(id))->s.deadline;
+	struct msg_create m = want();
+	m.timeout = -1;
+	memcpy(never, create_with(&m), sizeof(never));
+	machine.wall_shift = 3600 * NS_PER_S;
+	node_clock_stepped(node);
+	node_expire(node);
+	settle();
+	assert_int_equal(fake_alive(), 2);
+	int64_t moved = last_event(id)->end_at - before;
+	assert_true(moved > 3599 * NS_PER_S && moved < 3601 * NS_PER_S);
+	assert_int_equal(last_event(never)->end_at, INT64_MAX);
+	assert_int_equal(live_find(node, str_of(id))->s.deadline, deadline);
+	machine.wall_shift = -3600 * NS_PER_S;
+	node_clock_stepped(node);
+	settle();
+	moved = last_event(id)->end_at - before;
+	assert_true(moved < -3599 * NS_PER_S && moved > -3601 * NS_PER_S);
+	/* A step while no node runs is made good at the next start. */
+	machine.wall_shift = 0;
+	restart();
+	subscribe();
+	moved = last_event(id)->end_at - before;
+	assert_true(moved > -NS_PER_S && moved < NS_PER_S);
+	assert_int_equal(fake_alive(), 2);
+	machine.boot_shift = 301 * NS_PER_S;
+	node_expire(node);
+	settle();
+	assert_string_equal(last_event(id)->reason, "timeout");
+	assert_int_equal(fake_alive(), 1);
+}
+
+/* Admission */
+
+static unsigned burst(unsigned n, unsigned *refused, const char *why)
+{
+	struct msg_create m = want();
+	unsigned served = 0;
+	uint64_t first = last_request + 1;
+	for (unsigned i = 0; i < n; i++)
+		send_front(MSG_ID_create, &m);
+	*refused = 0;
+	for (int i = 0; i < 5000 && served + *refused < n; i++) {
+		uint64_t request;
+		loop_turn(loop, 10);
+		for (unsigned type; (type = receive(&request));)
+			if (request >= first && type == MSG_ID_sandbox)
+				served++;
+			else if (request >= first) {
+				expect_error(type, 503, why);
+				(*refused)++;
+			}
+	}
+	return served;
+}
+
+static void two_hundred_at_once_never_pass_the_limits(void **state)
+{
+	unsigned refused;
+	options.max_sandboxes = 50;
+	assert_int_equal(burst(200, &refused, "most sandboxes"), 50);
+	assert_int_equal(refused, 150);
+	assert_int_equal(fake->most_live, 50);
+	options.max_sandboxes = 1000;
+	/* 256 MiB each, 50 are there: room for 64 in all. */
+	machine.memory.total = 64 * 256 * MIB / 4;
+	machine.memory.available = machine.memory.total;
+	machine.boot_shift = NS_PER_S; /* past the last look */
+	assert_int_equal(burst(200, &refused, "memory"), 14);
+	assert_int_equal(fake->most_live, 64);
+	assert_int_equal(node->admission.memory_mb, 64 * 256);
+	/* What ends gives its share back. */
+	assert_int_equal(answer(send_kill(fake->machine[3].id)), MSG_ID_ok);
+	assert_int_equal(burst(3, &refused, "memory"), 1);
+}
+
+static void pressure_and_a_full_disk_stop_admission(void **state)
+{
+	struct msg_create m = want();
+	machine.memory.available = 100 * MIB;
+	refuse_create(m, 503, "short of memory");
+	machine.memory.available = 12000 * MIB;
+	machine.memory.pressure = 50;
+	machine.boot_shift += NS_PER_S;
+	refuse_create(m, 503, "short of memory");
+	machine.memory.pressure = 0;
+	machine.boot_shift += NS_PER_S;
+	machine.disk.free = machine.disk.total / 100 * 9;
+	refuse_create(m, 507, "disk");
+	machine.disk.free = machine.disk.total / 100 * 50;
+	options.disk_overcommit = 1;
+	machine.disk.total = 10000 * MIB;
+	machine.disk.free = 1000 * MIB + 1500 * MIB;
+	create();
+	refuse_create(m, 507, "promised");
+	options.disk_overcommit = 20;
+	create();
+}
+
+/* Events and snapshots */
+
+static void a_snapshot_has_everything_and_can_be_asked_for_again(void **state)
+{
+	char a[33], b[33];
+	memcpy(a, create(), sizeof(a));
+	memcpy(b, create(), sizeof(b));
+	assert_int_equal(answer(send_kill(a)), MSG_ID_ok);
+	assert_int_equal(n_events, 0); /* no events before the subscription */
+	for (int i = 0; i < 3; i++) {
+		subscribe();
+		assert_int_equal(n_templates, 1);
+		assert_int_equal(n_events, 2);
+		assert_int_equal(last_event(a)->state, SANDBOX_GONE);
+		assert_int_equal(last_event(b)->state, SANDBOX_RUNNING);
+		if (i == 1)
+			restart();
+	}
+}
+
+static void a_snapshot_waits_for_a_slow_reader(void **state)
+{
+	static char big[20000];
+	memset(big, 'm', sizeof(big));
+	struct msg_create m = want();
+	buf_clear(&metadata);
+	msg_map_add(&metadata, STR("big"), str_n(big, sizeof(big)));
+	m.metadata.raw = buf_str(&metadata);
+	for (int i = 0; i < 300; i++)
+		create_with(&m);
+	char killed[33];
+	memcpy(killed, last_id, sizeof(killed));
+	struct msg_subscribe s = {0};
+	assert_int_equal(msg_send_fd(front, MSG_ID_subscribe, &s, 0, NULL, 0, NULL), 0);
+	for (int i = 0; i < 50; i++)
+		loop_turn(loop, 1);
+	/* Nobody reads: what is queued stays small, and what happens meanwhile is not lost. */
+	assert_true(chan_queued(node->front->chan) < 4 * MIB);
+	send_kill(killed);
+	for (int i = 0; i < 20; i++)
+		loop_turn(loop, 1);
+	synced = false;
+	for (int i = 0; i < 20000 && !synced; i++) {
+		uint64_t request;
+		receive(&request);
+		loop_turn(loop, 0);
+	}
+	assert_true(synced);
+	settle();
+	unsigned running = 0;
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		running += fake->machine[i].alive && last_event(fake->machine[i].id)->state == SANDBOX_RUNNING;
+	assert_int_equal(running, 299);
+	assert_int_equal(last_event(killed)->state, SANDBOX_GONE);
+}
+
+static void templates_are_read_again_on_demand(void **state)
+{
+	subscribe();
+	struct msg_reload_templates m = {0};
+	write_template("zzzzzzzzzzzzzzzzzzzz", "other");
+	assert_int_equal(answer(send_front(MSG_ID_reload_templates, &m)), MSG_ID_ok);
+	assert_int_equal(n_templates, 2);
+	struct msg_create c = want();
+	c.template = STR("other");
+	create_with(&c);
+	char path[160];
+	snprintf(path, sizeof(path), "%s/templates/zzzzzzzzzzzzzzzzzzzz.json", dir);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(answer(send_front(MSG_ID_reload_templates, &m)), MSG_ID_ok);
+	assert_int_equal(n_templates_gone, 1);
+	refuse_create(c, 404, "template 'other' not found");
+	assert_int_equal(fake_alive(), 1);
+}
+
+static void a_front_that_breaks_the_rules_is_cut_off(void **state)
+{
+	create();
+	assert_int_equal(send(front, "garbage", 7, 0), 7);
+	for (int i = 0; i < 5; i++)
+		loop_turn(loop, 5);
+	assert_null(node->front);
+	open_front();
+	/* A message that only another may send. */
+	struct msg_ready m = {0};
+	assert_int_equal(msg_send_fd(front, MSG_ID_ready, &m, 1, NULL, 0, NULL), 0);
+	for (int i = 0; i < 5; i++)
+		loop_turn(loop, 5);
+	assert_null(node->front);
+	open_front();
+	create();
+	assert_int_equal(fake_alive(), 2);
+}
+
+static void a_new_front_replaces_the_old_one(void **state)
+{
+	struct msg_create m = want();
+	fake->start = FAKE_MANUAL;
+	send_front(MSG_ID_create, &m);
+	settle();
+	int old = steal_fd(&front);
+	open_front();
+	loop_turn(loop, 1);
+	char byte;
+	assert_int_equal(recv(old, &byte, 1, 0), 0);
+	close(old);
+	subscribe();
+	assert_int_equal(n_events, 0);
+	/* The create that nobody waits for any more goes on; the new front hears of it. */
+	assert_int_equal(fake_step_starts(), 1);
+	settle();
+	assert_int_equal(n_events, 1);
+	assert_int_equal(events[0].state, SANDBOX_RUNNING);
+}
+
+/* Reaching a port */
+
+static unsigned open_port(const char *id, uint64_t port)
+{
+	struct msg_open m = {.sandbox = str_of(id), .port = port};
+	return answer(send_front(MSG_ID_open, &m));
+}
+
+static void a_port_is_opened_by_descriptor(void **state)
+{
+	const char *id = create();
+	char generation[33], bytes[8] = "";
+	sandbox_copy(generation, sizeof(generation), got.sandbox.generation);
+	assert_int_equal(open_port(id, 8080), MSG_ID_stream);
+	assert_str(got.stream.generation, generation);
+	assert_int_equal(read(got_fd, bytes, sizeof(bytes)), 5);
+	assert_string_equal(bytes, "hello");
+	expect_error(open_port(id, 0), 400, "port");
+	expect_error(open_port(id, 65536), 400, "port");
+	expect_error(open_port("i00000000000000000000", 80), 404, "sandbox i00000000000000000000 not found");
+	fake->open_result = -ECONNREFUSED;
+	expect_error(open_port(id, 80), 502, "80");
+	assert_int_equal(got.error.code, -ECONNREFUSED);
+	fake->open_result = -ETIMEDOUT;
+	expect_error(open_port(id, 80), 502, "80");
+	fake->open_result = 0;
+	fake->kill = FAKE_MANUAL;
+	send_kill(id);
+	settle();
+	expect_error(open_port(id, 80), 404, "not found");
+	fake_step_kills();
+	settle();
+}
+
+/* Restarts */
+
+static void a_restarted_node_finds_its_sandboxes(void **state)
+{
+	struct msg_create m = want();
+	m.public_traffic = false;
+	char id[33], dead[33], envd[65], traffic[65], generation[33];
+	memcpy(dead, create(), sizeof(dead));
+	memcpy(id, create_with(&m), sizeof(id));
+	sandbox_copy(envd, sizeof(envd), got.sandbox.envd_token);
+	sandbox_copy(traffic, sizeof(traffic), got.sandbox.traffic_token);
+	sandbox_copy(generation, sizeof(generation), got.sandbox.generation);
+	int64_t ends = end_at();
+	leave();
+	fake_die(dead, "oom_killed", "while no node ran");
+	fake_find(id)->frozen = true;
+	fake_find(id)->brake = 0;
+	start();
+	assert_int_equal(fake->adopts, 2);
+	assert_int_equal(fake->readies, 2);
+	subscribe();
+	assert_int_equal(n_events, 2);
+	assert_int_equal(last_event(id)->state, SANDBOX_RUNNING);
+	assert_string_equal(last_event(dead)->reason, "oom_killed");
+	assert_string_equal(last_event(dead)->detail, "while no node ran");
+	assert_false(fake_find(id)->frozen);
+	assert_true(fake_find(id)->brake == BOX_NO_BRAKE);
+	assert_int_equal(timeout_of(id, TIMEOUT_CONNECT, 1), MSG_ID_sandbox);
+	assert_str(got.sandbox.envd_token, envd);
+	assert_str(got.sandbox.traffic_token, traffic);
+	assert_str(got.sandbox.generation, generation);
+	assert_str(got.sandbox.team, "team-1");
+	struct str rest = got.sandbox.metadata.raw, key, value;
+	assert_true(msg_map_next(&rest, &key, &value));
+	assert_str(value, "v");
+	assert_int_equal(end_at(), ends);
+	assert_int_equal(node->admission.sandboxes, 1);
+	assert_int_equal(answer(send_kill(id)), MSG_ID_ok);
+	assert_int_equal(fake->live, 0);
+}
+
+static void a_deadline_that_passed_meanwhile_ends_it_at_once(void **state)
+{
+	create();
+	leave();
+	machine.boot_shift = 400 * NS_PER_S;
+	start();
+	node_expire(node);
+	for (int i = 0; i < 100 && fake->live; i++)
+		loop_turn(loop, 10);
+	settle();
+	subscribe();
+	assert_string_equal(last_event(last_id)->reason, "timeout");
+}
+
+static void after_a_reboot_all_is_host_lost(void **state)
+{
+	char a[33];
+	memcpy(a, create(), sizeof(a));
+	create();
+	leave();
+	host.boot_id[0] = '9';
+	fake_reset();
+	start();
+	assert_int_equal(fake->adopts, 0);
+	subscribe();
+	assert_int_equal(n_events, 2);
+	assert_string_equal(events[0].reason, "host_lost");
+	assert_string_equal(events[1].reason, "host_lost");
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes"), 0);
+	expect_error(answer(send_kill(a)), 404, "not found");
+}
+
+static void a_silent_init_does_not_hold_up_the_node(void **state)
+{
+	create();
+	char other[33];
+	memcpy(other, last_id, sizeof(other));
+	leave();
+	fake->silent = true;
+	struct error err = {0};
+	loop = loop_new();
+	struct node_config c = {loop, &options, &host, dir, "/bin/false"};
+	assert_int_equal(node_new(&c, &node, &err), 0);
+	node->adopt_patience = 50 * NS_PER_MS;
+	ready = false;
+	assert_int_equal(node_start(node, on_flag, &ready, &err), 0);
+	turn_until(&ready);
+	open_front();
+	settle();
+	subscribe();
+	assert_string_equal(last_event(other)->reason, "crashed");
+	assert_int_equal(fake->live, 0);
+}
+
+static void records_nobody_understands_are_resolved(void **state)
+{
+	static const char *const one[] = {""};
+	char path[128];
+	create();
+	create();
+	create();
+	leave();
+	struct store *s = NULL;
+	snprintf(path, sizeof(path), "%s/node.db", dir);
+	assert_int_equal(store_open(path, 0, one, 1, &s, NULL), 0);
+	assert_int_equal(store_exec(s, "UPDATE sandboxes SET handle = 'from the future' WHERE rowid = 1", NULL), 0);
+	assert_int_equal(store_exec(s, "UPDATE sandboxes SET state = 99 WHERE rowid = 2", NULL), 0);
+	store_free(s);
+	start();
+	subscribe();
+	unsigned crashed = 0;
+	for (size_t i = 0; i < n_events; i++)
+		crashed += strcmp(events[i].reason, "crashed") == 0;
+	assert_int_equal(crashed, 2);
+	assert_int_equal(fake_alive(), 1); /* the rest was swept */
+}
+
+/* A node in a child process that ends without a word at the given point. */
+static void crash(enum fake_crash point, void (*doing)(void))
+{
+	leave();
+	fake->crash = point;
+	pid_t pid = fork();
+	if (pid == 0) {
+		start();
+		doing();
+		_exit(0);
+	}
+	int status;
+	waitpid(pid, &status, 0);
+	fake->crash = CRASH_NOWHERE;
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), FAKE_CRASHED);
+	start();
+	settle();
+}
+
+static void do_create(void)
+{
+	struct msg_create m = want();
+	answer(send_front(MSG_ID_create, &m));
+}
+
+static void do_kill(void)
+{
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		if (fake->machine[i].alive)
+			answer(send_kill(fake->machine[i].id));
+}
+
+/* Whatever the moment: what runs is recorded, what is recorded runs, each can be killed. */
+static void check_consistent(unsigned alive)
+{
+	subscribe();
+	assert_int_equal(fake_alive(), alive);
+	assert_int_equal(fake->live, alive);
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes"), alive);
+	assert_int_equal(node->live.count, alive);
+	assert_int_equal(node->admission.sandboxes, alive);
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		if (fake->machine[i].alive)
+			assert_int_equal(last_event(fake->machine[i].id)->state, SANDBOX_RUNNING);
+}
+
+static void a_crash_in_any_step_leaves_nothing_stuck(void **state)
+{
+	crash(CRASH_IN_CREATE, do_create);
+	check_consistent(0);
+	crash(CRASH_STARTED, do_create);
+	check_consistent(0); /* nobody was told of it; the sweep took it */
+	create();
+	crash(CRASH_IN_KILL, do_kill);
+	check_consistent(0); /* the kill was intended, so it is done */
+	assert_string_equal(last_event(last_id)->reason, "killed");
+	create();
+	crash(CRASH_KILLED, do_kill);
+	check_consistent(0);
+	assert_string_equal(last_event(last_id)->reason, "killed");
+	create();
+	check_consistent(1);
+	assert_int_equal(answer(send_kill(last_id)), MSG_ID_ok);
+	check_consistent(0);
+}
+
+static void churn(void)
+{
+	for (;;) {
+		struct msg_create m = want();
+		for (int i = 0; i < 8; i++)
+			send_front(MSG_ID_create, &m);
+		settle();
+		for (size_t i = 0; i < FAKE_BOXES; i++)
+			if (fake->machine[i].alive && i % 3)
+				send_kill(fake->machine[i].id);
+		for (int i = 0; i < 3; i++)
+			loop_turn(loop, 1);
+	}
+}
+
+static void kill_minus_nine_at_any_moment_is_survived(void **state)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		leave();
+		pid_t pid = fork();
+		if (pid == 0) {
+			start();
+			churn();
+		}
+		usleep(10000 + i * 4700);
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		start();
+		settle();
+		check_consistent(fake_alive());
+	}
+	assert_true(fake->creates > 20 && fake->kills > 5);
+}
+
+/* Stop */
+
+static void stop_lets_sandboxes_run_and_waits_for_what_is_in_flight(void **state)
+{
+	create();
+	struct msg_create m = want();
+	fake->start = FAKE_MANUAL;
+	uint64_t request = send_front(MSG_ID_create, &m);
+	settle();
+	stopped = false;
+	node_stop(node, on_flag, &stopped);
+	settle();
+	assert_false(stopped);
+	assert_int_equal(fake->drains, 0);
+	refuse_create(m, 503, "stopping");
+	assert_int_equal(fake_step_starts(), 1);
+	assert_int_equal(answer(request), MSG_ID_sandbox);
+	turn_until(&stopped);
+	assert_int_equal(fake->drains, 1);
+	fake->start = FAKE_AUTO;
+	restart();
+	check_consistent(2);
+}
+
+int main(void)
+{
+	if (!mkdtemp(dir))
+		return 1;
+	log_setup("test", open("/dev/null", O_WRONLY | O_CLOEXEC), LOG_ERROR);
+	if (getenv("TEST_LOG"))
+		log_setup("test", 2, LOG_DEBUG);
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		T(create_is_answered_when_it_runs_and_is_recorded),
+		T(tokens_follow_the_settings_and_differ),
+		T(wrong_creates_are_refused),
+		T(a_create_that_fails_leaves_nothing),
+		T(a_box_that_dies_while_it_is_made_fails_the_create),
+		T(kill_is_answered_after_the_end_and_then_it_is_unknown),
+		T(a_kill_goes_on_when_the_front_is_gone),
+		T(how_it_died_is_kept),
+		T(an_intent_outranks_the_evidence),
+		T(a_full_disk_does_not_keep_a_sandbox_alive),
+		T(deadlines_follow_the_table),
+		T(the_deadline_needs_no_front),
+		T(a_deadline_fires_by_itself),
+		T(a_step_of_the_wall_clock_moves_what_is_shown_only),
+		T(two_hundred_at_once_never_pass_the_limits),
+		T(pressure_and_a_full_disk_stop_admission),
+		T(a_snapshot_has_everything_and_can_be_asked_for_again),
+		T(a_snapshot_waits_for_a_slow_reader),
+		T(templates_are_read_again_on_demand),
+		T(a_front_that_breaks_the_rules_is_cut_off),
+		T(a_new_front_replaces_the_old_one),
+		T(a_port_is_opened_by_descriptor),
+		T(a_restarted_node_finds_its_sandboxes),
+		T(a_deadline_that_passed_meanwhile_ends_it_at_once),
+		T(after_a_reboot_all_is_host_lost),
+		T(a_silent_init_does_not_hold_up_the_node),
+		T(records_nobody_understands_are_resolved),
+		T(a_crash_in_any_step_leaves_nothing_stuck),
+		T(kill_minus_nine_at_any_moment_is_survived),
+		T(stop_lets_sandboxes_run_and_waits_for_what_is_in_flight),
+	};
+	int r = cmocka_run_group_tests(tests, NULL, NULL);
+	remove_tree(AT_FDCWD, dir);
+	return r;
+}
