@@ -8,7 +8,7 @@
 #include <linux/netfilter.h>
 #include <linux/netfilter/nf_tables.h>
 
-#define TABLE "policy"
+#define TABLE "cubicle"
 
 enum { LOOPBACK = 1 }; /* ifindex of lo in every namespace */
 enum { SET_ALLOW = 1, SET_DENY, SET_PRIVATE };

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <fcntl.h>
+#include <linux/if.h>
 #include <linux/if_link.h>
 #include <linux/ip.h>
 #include <linux/neighbour.h>
@@ -261,6 +262,32 @@ static int host_end(const struct network *n, const struct net_slot *s, struct ne
 	return netlink_run(host, err);
 }
 
+static int take_state(const struct nlmsghdr *m, void *arg)
+{
+	struct nlattr *a;
+	mnl_attr_for_each (a, m, sizeof(struct ifinfomsg))
+		if (mnl_attr_get_type(a) == IFLA_OPERSTATE)
+			*(uint8_t *)arg = mnl_attr_get_u8(a);
+	return 0;
+}
+
+/* The end that came up first sends nothing until a worker of the kernel has noticed its carrier; a first SYN that is lost costs a second. Asking makes
+ * newer kernels (6.8) do that work at once; older ones are waited for. */
+static int await_carrier(const struct net_slot *s, struct netlink *inside, struct error *err)
+{
+	struct nlmsghdr *m;
+	uint8_t state = IF_OPER_UNKNOWN;
+	for (int waited = 0; waited < 2000; waited++) {
+		struct ifinfomsg *i = add_link(inside, &m, RTM_GETLINK, 0, "state of the link");
+		i->ifi_index = index_of(s->dns_udp, GUEST_LINK);
+		int r = netlink_ask(inside, take_state, &state, err);
+		if (r < 0 || state == IF_OPER_UP)
+			return r;
+		usleep(1000);
+	}
+	return error_set(err, -ETIMEDOUT, 500, "the link inside does not come up");
+}
+
 static int build(const struct network *n, struct net_slot *s, struct netlink *host, struct netlink *inside, struct error *err)
 {
 	if (unshare(CLONE_NEWNET) < 0)
@@ -277,7 +304,9 @@ static int build(const struct network *n, struct net_slot *s, struct netlink *ho
 	}
 	if (r == 0)
 		r = guest_end(n, s, inside, err);
-	return r < 0 ? r : host_end(n, s, host, err);
+	if (r == 0)
+		r = host_end(n, s, host, err);
+	return r < 0 ? r : await_carrier(s, inside, err);
 }
 
 int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err)

@@ -48,7 +48,8 @@ struct nlmsghdr *netlink_add(struct netlink *n, unsigned type, unsigned flags, c
 	finish_message(n);
 	assert(n->count < NETLINK_BATCH_MESSAGES && n->used + NETLINK_BATCH_BYTES / 8 <= NETLINK_BATCH_BYTES);
 	struct nlmsghdr *m = mnl_nlmsg_put_header(n->data + n->used);
-	bool acknowledged = !(flags & (NETLINK_NO_ACK | NLM_F_DUMP));
+	/* The bits of NLM_F_DUMP mean other things, one at a time, in requests that change something. */
+	bool acknowledged = !(flags & NETLINK_NO_ACK) && (flags & NLM_F_DUMP) != NLM_F_DUMP;
 	m->nlmsg_type = (uint16_t)type;
 	m->nlmsg_flags = (uint16_t)(NLM_F_REQUEST | (acknowledged ? NLM_F_ACK : 0) | (flags & 0xffff));
 	m->nlmsg_seq = ++n->sequence;

@@ -1,0 +1,461 @@
+/* What a sandbox's network slot can reach, and what it must not: see world.h for the map. */
+#include "world.h"
+
+#include "network/slot.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { GUEST_PORT = 9000 };
+
+static struct world world;
+static struct options options;
+static struct instance instance;
+static struct network *network;
+static struct net_slot a, b;
+static pid_t services[8];
+
+static struct instance instance_in(const char *state_dir)
+{
+	struct options o;
+	struct instance i;
+	assert_int_equal(options_init(&o), 0);
+	assert_int_equal(options_set(&o, STR("state.dir"), str_of(state_dir), "test", NULL), 0);
+	instance_of(&o, &i);
+	options_done(&o);
+	return i;
+}
+
+static void make_network(void)
+{
+	struct error err = {0};
+	if (network_new(&instance, "100.96.0.0/16", false, &network, &err) < 0)
+		fail_msg("%s", err.message);
+}
+
+static void make_slot(unsigned number, struct net_slot *ret)
+{
+	struct error err = {0};
+	if (network_slot_create(network, number, ret, &err) < 0)
+		fail_msg("%s", err.message);
+}
+
+static int set_up(void **state)
+{
+	world_new(&world);
+	assert_int_equal(options_init(&options), 0);
+	instance = instance_in("/tmp/cubicle-system-network");
+	make_network();
+	make_slot(0, &a);
+	make_slot(7, &b);
+	const struct {
+		int netns;
+		uint16_t port;
+	} wanted[] = {{world.internet.netns, SERVICE_PORT}, {world.lan.netns, SERVICE_PORT}, {world.host.netns, SERVICE_PORT}, {a.netns, GUEST_PORT}, {b.netns, GUEST_PORT}};
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		services[i] = start_service(wanted[i].netns, wanted[i].port);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	for (size_t i = 0; i < sizeof(services) / sizeof(services[0]); i++)
+		stop_process(services[i]);
+	network_slot_done(&a);
+	network_slot_done(&b);
+	network_free(network, true);
+	options_done(&options);
+	world_free(&world);
+	return 0;
+}
+
+/* Addresses that answer to somebody else, so that silence means something. */
+static void the_forbidden_services_exist(void **state)
+{
+	assert_int_equal(probe_one(-1, HOST_PUBLIC, SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(world.internet.netns, HOST_PUBLIC, SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(-1, LAN_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(-1, LAN_OTHER, SERVICE_PORT, true, NULL), 0);
+	assert_int_equal(probe_one(-1, METADATA, SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(-1, dotted(a.host_address), SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(a.netns, "127.0.0.1", GUEST_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(a.netns, dotted(a.guest_address), GUEST_PORT, true, NULL), 0);
+	assert_int_equal(probe_one(b.netns, dotted(b.guest_address), GUEST_PORT, false, NULL), 0);
+}
+
+static void the_internet_is_reached_by_address_translation(void **state)
+{
+	char answer[64];
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, answer), 0);
+	assert_string_equal(answer, HOST_PUBLIC);
+	assert_int_equal(probe_one(b.netns, INTERNET_SERVER, SERVICE_PORT, true, answer), 0);
+	assert_string_equal(answer, HOST_PUBLIC);
+	assert_int_equal(probe_one(b.netns, INTERNET_ROUTER, SERVICE_PORT, true, answer), 0);
+}
+
+/* Every address that a sandbox must not talk to, over TCP and UDP. */
+static size_t forbidden(struct target *to)
+{
+	const struct {
+		const char *address;
+		uint16_t port;
+	} list[] = {
+		{HOST_PUBLIC, SERVICE_PORT}, {HOST_LAN, SERVICE_PORT}, {dotted(a.host_address), SERVICE_PORT}, {dotted(b.host_address), SERVICE_PORT},
+		{dotted(b.guest_address), GUEST_PORT}, {LAN_SERVER, SERVICE_PORT}, {LAN_OTHER, SERVICE_PORT}, {METADATA, SERVICE_PORT}, {"172.16.0.1", 80},
+		{"100.64.0.1", 80}, {"100.127.255.254", 80}, {"192.0.0.8", 80}, {"198.18.0.1", 80}, {"224.0.0.1", 80}, {"239.255.255.250", 1900},
+		{"240.0.0.1", 80}, {"255.255.255.255", 68}, {"0.0.0.0", SERVICE_PORT}, {"127.0.0.1", SERVICE_PORT},
+	};
+	size_t n = 0;
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+		for (int udp = 0; udp < 2; udp++)
+			to[n++] = (struct target){list[i].address, list[i].port, udp};
+	return n;
+}
+
+static void assert_walled_in(void)
+{
+	struct target targets[64];
+	struct outcome out[64];
+	size_t n = forbidden(targets);
+	probe(a.netns, targets, out, n);
+	for (size_t i = 0; i < n; i++)
+		if (out[i].result == 0)
+			fail_msg("the sandbox reached %s:%u over %s", targets[i].address, targets[i].port, targets[i].udp ? "UDP" : "TCP");
+}
+
+static void nothing_else_is_reached(void **state)
+{
+	assert_walled_in();
+}
+
+static void refusals_come_at_once(void **state)
+{
+	assert_int_equal(probe_one(a.netns, LAN_SERVER, SERVICE_PORT, false, NULL), -ECONNREFUSED);
+	assert_int_equal(probe_one(a.netns, METADATA, SERVICE_PORT, false, NULL), -ECONNREFUSED);
+	assert_int_equal(probe_one(a.netns, dotted(b.guest_address), GUEST_PORT, false, NULL), -ECONNREFUSED);
+	int r = probe_one(a.netns, LAN_OTHER, SERVICE_PORT, true, NULL);
+	if (r != -EHOSTUNREACH && r != -EPERM)
+		fail_msg("a datagram to a private address: %s", strerror(-r));
+}
+
+/* Both walls hold alone: here without the one inside. */
+static void the_hosts_chains_hold_alone(void **state)
+{
+	struct net_slot keep = a;
+	make_slot(1, &a);
+	must_in(a.netns, "nft delete table inet cubicle");
+	assert_walled_in();
+	char answer[64];
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, answer), 0);
+	network_slot_done(&a);
+	a = keep;
+}
+
+/* And here without those of the host. */
+static void the_policy_inside_holds_alone(void **state)
+{
+	char command[100];
+	snprintf(command, sizeof(command), "nft delete table inet %s", instance.table);
+	must("%s", command);
+	struct target targets[64], some[64];
+	struct outcome out[64];
+	size_t n = forbidden(targets), m = 0;
+	/* The host's public address is none that the inside knows to be its. */
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(targets[i].address, HOST_PUBLIC) != 0)
+			some[m++] = targets[i];
+	probe(a.netns, some, out, m);
+	for (size_t i = 0; i < m; i++)
+		if (out[i].result == 0)
+			fail_msg("the sandbox reached %s over %s", some[i].address, some[i].udp ? "UDP" : "TCP");
+	/* Without either wall all of it is reached: the two are what keeps it away. */
+	struct net_slot open;
+	make_slot(1, &open);
+	must_in(open.netns, "nft delete table inet cubicle");
+	const char *const reached[] = {HOST_PUBLIC, HOST_LAN, dotted(open.host_address), LAN_SERVER, LAN_OTHER, METADATA};
+	for (size_t i = 0; i < sizeof(reached) / sizeof(reached[0]); i++)
+		assert_int_equal(probe_one(open.netns, reached[i], SERVICE_PORT, false, NULL), 0);
+	network_slot_done(&open);
+	network_free(network, false);
+	make_network();
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+}
+
+static void nobody_gets_in(void **state)
+{
+	const struct target to_guest[] = {{dotted(a.guest_address), GUEST_PORT, false}, {dotted(a.guest_address), GUEST_PORT, true}};
+	struct outcome out[2];
+	must_in(world.internet.netns, "ip route add 100.96.0.0/16 via " HOST_PUBLIC);
+	int from[] = {world.internet.netns, world.lan.netns, world.host.netns, b.netns};
+	for (size_t i = 0; i < sizeof(from) / sizeof(from[0]); i++) {
+		probe(from[i], to_guest, out, 2);
+		assert_int_not_equal(out[0].result, 0);
+		assert_int_not_equal(out[1].result, 0);
+	}
+}
+
+static void a_root_inside_cannot_change_it(void **state)
+{
+	static const char *const attempts[] = {"nft flush ruleset", "nft delete table inet cubicle", "nft add element inet cubicle allow4 '{ 10.9.9.9 }'", "iptables -F",
+		"ip link set eth0 down", "ip link del eth0", "ip link add x0 type veth peer name x1", "ip addr add 10.0.0.1/8 dev eth0", "ip route add 10.0.0.0/8 dev eth0",
+		"ip neigh flush dev eth0 nud permanent; test -z \"$(ip neigh show dev eth0 nud permanent)\"", "echo 1 > /proc/sys/net/ipv4/ip_forward",
+		"echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"};
+	for (size_t i = 0; i < sizeof(attempts) / sizeof(attempts[0]); i++)
+		if (run_as_guest(a.netns, attempts[i]) == 0)
+			fail_msg("a root inside could: %s", attempts[i]);
+	/* The host can: so what failed above failed for want of privilege. */
+	must_in(a.netns, "nft list table inet cubicle && ip link set eth0 mtu 1400 && ip link set eth0 mtu 1500 && echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind && "
+			 "echo 0 > /proc/sys/net/ipv4/ip_nonlocal_bind");
+	assert_walled_in();
+}
+
+/* A datagram with somebody else's source address (IP_FREEBIND needs no privilege). */
+static void send_spoofed(int netns, const char *source)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		int one = 1, fd = socket(AF_INET, SOCK_DGRAM, 0);
+		struct sockaddr_in from = {.sin_family = AF_INET}, to = {.sin_family = AF_INET, .sin_port = htons(SERVICE_PORT)};
+		inet_pton(AF_INET, source, &from.sin_addr);
+		inet_pton(AF_INET, INTERNET_SERVER, &to.sin_addr);
+		if (setns(netns, CLONE_NEWNET) < 0)
+			_exit(1);
+		close(fd);
+		fd = socket(AF_INET, SOCK_DGRAM, 0);
+		if (setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &one, sizeof(one)) < 0 || bind(fd, (struct sockaddr *)&from, sizeof(from)) < 0)
+			_exit(2);
+		sendto(fd, "?", 1, 0, (struct sockaddr *)&to, sizeof(to));
+		_exit(0);
+	}
+	int status;
+	waitpid(pid, &status, 0);
+	assert_int_equal(status, 0);
+}
+
+static void assert_no_spoofing(int netns)
+{
+	const char *const sources[] = {"8.8.8.8", dotted(b.guest_address), dotted(a.host_address), HOST_PUBLIC, "100.96.99.1", "127.0.0.1"};
+	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+		unsigned before = seen_on_internet->datagrams;
+		send_spoofed(netns, sources[i]);
+		/* What is sent after it arrives after it. */
+		assert_int_equal(probe_one(netns, INTERNET_SERVER, SERVICE_PORT, true, NULL), 0);
+		if (seen_on_internet->datagrams != before + 1)
+			fail_msg("a datagram from %s went out", sources[i]);
+	}
+}
+
+static void wrong_source_addresses_go_nowhere(void **state)
+{
+	struct net_slot open;
+	assert_no_spoofing(a.netns);
+	make_slot(2, &open);
+	must_in(open.netns, "nft delete table inet cubicle");
+	assert_no_spoofing(open.netns);
+	network_slot_done(&open);
+}
+
+static void the_switch_takes_the_internet_away(void **state)
+{
+	struct error err = {0};
+	char command[200];
+	for (int i = 0; i < 2; i++) /* twice: it is idempotent */
+		assert_int_equal(network_slot_internet(&a, false, &err), 0);
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ENETUNREACH);
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, true, NULL), -ENETUNREACH);
+	assert_int_equal(probe_one(a.netns, "127.0.0.1", GUEST_PORT, false, NULL), 0);
+	assert_int_equal(probe_one(a.netns, dotted(a.guest_address), GUEST_PORT, false, NULL), 0);
+	/* A program that names the link itself needs no route. */
+	unsigned before = seen_on_internet->datagrams;
+	snprintf(command, sizeof(command), "ip route get " INTERNET_SERVER " oif eth0 && ! ping -c 1 -W 1 -I eth0 " INTERNET_SERVER);
+	run_as_guest(a.netns, command);
+	assert_int_equal(seen_on_internet->datagrams, before);
+	assert_int_equal(probe_one(b.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(network_slot_internet(&a, true, &err), 0);
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_walled_in();
+}
+
+static void ipv6_ends_at_the_loopback(void **state)
+{
+	must_in(a.netns, "ip -6 addr show dev lo | grep -q ::1/128 && test -z \"$(ip -6 addr show dev eth0)\"");
+	char command[100];
+	snprintf(command, sizeof(command), "test -z \"$(ip -6 addr show dev %s)\"", a.host_link);
+	must("%s", command);
+	assert_int_not_equal(run_as_guest(a.netns, "ip -6 route get 2001:db8::1 oif eth0"), 0);
+}
+
+static void guests_may_ping_and_use_low_ports(void **state)
+{
+	must_in(a.netns, "test $(cat /proc/sys/net/ipv4/ip_unprivileged_port_start) = 0");
+	if (run_in(-1, "command -v ping") == 0) {
+		/* As users whose group is mapped; the socket is ICMP's datagram kind, no raw one. */
+		assert_int_equal(run_as_guest(a.netns, "ping -c 1 -W 5 " INTERNET_SERVER), 0);
+		assert_int_not_equal(run_as_guest(a.netns, "ping -c 1 -W 1 " LAN_SERVER), 0);
+	}
+	struct target loop = {"127.0.0.1", GUEST_PORT, false};
+	struct outcome out;
+	probe(a.netns, &loop, &out, 1);
+	assert_int_equal(out.result, 0);
+}
+
+/* One sandbox may not fill the host's table of connections. */
+static void flows_of_a_sandbox_are_limited(void **state)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (setns(b.netns, CLONE_NEWNET) < 0)
+			_exit(1);
+		struct sockaddr_in to = {.sin_family = AF_INET};
+		inet_pton(AF_INET, INTERNET_SERVER, &to.sin_addr);
+		int fd = socket(AF_INET, SOCK_DGRAM, 0);
+		for (int i = 0; i < 12000; i++) {
+			to.sin_port = htons((uint16_t)(10000 + i));
+			sendto(fd, "x", 1, 0, (struct sockaddr *)&to, sizeof(to));
+		}
+		_exit(0);
+	}
+	int status;
+	waitpid(pid, &status, 0);
+	assert_int_equal(status, 0);
+	must("n=$(cat /proc/sys/net/netfilter/nf_conntrack_count); test $n -ge 3000 -a $n -le 5500");
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+}
+
+static void a_number_is_reused_while_its_last_user_lingers(void **state)
+{
+	struct net_slot first, second;
+	struct error err = {0};
+	make_slot(3, &first);
+	/* A socket somebody still holds keeps the old namespace, and its link, alive. */
+	int held = first.dns_udp;
+	first.dns_udp = -1;
+	network_slot_done(&first);
+	if (network_slot_create(network, 3, &second, &err) < 0)
+		fail_msg("%s", err.message);
+	assert_int_equal(probe_one(second.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	close(held);
+	network_slot_done(&second);
+}
+
+static void a_restart_finds_its_range_and_its_slots(void **state)
+{
+	struct error err = {0};
+	struct net_slot s, again;
+	make_slot(4, &s);
+	pid_t inside = start_service(s.netns, GUEST_PORT);
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/ns/net", inside);
+	network_slot_done(&s);
+	network_free(network, false);
+	/* Slots of ours live: another configured range is refused, the old one is kept. */
+	assert_int_equal(network_new(&instance, "10.77.0.0/16", true, &network, &err), -EBUSY);
+	assert_non_null(strstr(err.message, "100.96.0.0/16"));
+	make_network();
+	int netns = open(path, O_RDONLY | O_CLOEXEC);
+	if (network_slot_adopt(network, 4, netns, &again, &err) < 0)
+		fail_msg("%s", err.message);
+	assert_int_equal(again.guest_address, s.guest_address);
+	assert_int_equal(probe_one(again.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_int_equal(network_slot_internet(&again, false, &err), 0);
+	assert_int_equal(probe_one(again.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ENETUNREACH);
+	/* Another number's link is not this one's. */
+	struct net_slot wrong;
+	assert_true(network_slot_adopt(network, 5, again.netns, &wrong, &err) < 0);
+	stop_process(inside);
+	network_slot_done(&again);
+}
+
+static void a_second_server_takes_another_range(void **state)
+{
+	struct instance other = instance_in("/tmp/cubicle-system-network-other");
+	struct network *n;
+	struct error err = {0};
+	struct net_slot s;
+	assert_int_equal(network_new(&other, "100.96.0.0/16", true, &n, &err), -EADDRINUSE);
+	assert_int_equal(err.status, 400);
+	assert_int_equal(network_new(&other, "100.96.0.0/16", false, &n, &err), 0);
+	assert_non_null(strstr(network_notes(n), "100.97.0.0/16"));
+	assert_int_equal(network_slot_create(n, 0, &s, &err), 0);
+	assert_string_equal(dotted(s.guest_address), "100.97.0.1");
+	assert_int_equal(probe_one(s.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	/* Sandboxes of one server do not reach those of the other. */
+	assert_int_not_equal(probe_one(s.netns, dotted(a.guest_address), GUEST_PORT, false, NULL), 0);
+	must_in(s.netns, "nft delete table inet cubicle");
+	assert_int_not_equal(probe_one(s.netns, dotted(a.guest_address), GUEST_PORT, false, NULL), 0);
+	network_slot_done(&s);
+	network_free(n, true);
+	assert_int_equal(run_in(-1, "ip route show 100.97.0.0/16 | grep -q unreachable"), 1);
+	assert_int_equal(network_new(&other, "192.168.0.0/16", true, &n, &err), -EADDRINUSE);
+	assert_int_equal(network_new(&other, "100.96.0.0/33", true, &n, &err), -EINVAL);
+	assert_int_equal(network_new(&other, "100.96.0.0/31", true, &n, &err), -EINVAL);
+}
+
+/* A firewall that drops what it is not told to forward, as Docker and ufw set it up. */
+static void a_dropping_iptables_is_told(void **state)
+{
+	if (run_in(-1, "iptables -P FORWARD DROP") != 0) {
+		print_message("skipped: no iptables here\n");
+		skip();
+	}
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ETIMEDOUT);
+	network_free(network, false);
+	make_network();
+	assert_non_null(strstr(network_notes(network), "iptables"));
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_walled_in();
+	network_free(network, false);
+	make_network(); /* a second start adds nothing twice */
+	must("test $(iptables -S FORWARD | grep -c %s) = 2", instance.table);
+}
+
+static void a_clean_stop_leaves_nothing(void **state)
+{
+	for (size_t i = 0; i < sizeof(services) / sizeof(services[0]); i++) {
+		stop_process(services[i]);
+		services[i] = 0;
+	}
+	network_slot_done(&a);
+	network_slot_done(&b);
+	assert_true(eventually("! ip link | grep -q cub"));
+	must("nft list tables | grep -q %s && ip route | grep -q unreachable", instance.table);
+	network_free(network, true);
+	network = NULL;
+	assert_int_not_equal(run_in(-1, "nft list tables | grep cubicle"), 0);
+	assert_int_not_equal(run_in(-1, "ip route | grep unreachable"), 0);
+	assert_int_not_equal(run_in(-1, "iptables -S | grep cubicle"), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_forbidden_services_exist),
+		cmocka_unit_test(the_internet_is_reached_by_address_translation),
+		cmocka_unit_test(nothing_else_is_reached),
+		cmocka_unit_test(refusals_come_at_once),
+		cmocka_unit_test(the_hosts_chains_hold_alone),
+		cmocka_unit_test(the_policy_inside_holds_alone),
+		cmocka_unit_test(nobody_gets_in),
+		cmocka_unit_test(a_root_inside_cannot_change_it),
+		cmocka_unit_test(wrong_source_addresses_go_nowhere),
+		cmocka_unit_test(the_switch_takes_the_internet_away),
+		cmocka_unit_test(ipv6_ends_at_the_loopback),
+		cmocka_unit_test(guests_may_ping_and_use_low_ports),
+		cmocka_unit_test(flows_of_a_sandbox_are_limited),
+		cmocka_unit_test(a_number_is_reused_while_its_last_user_lingers),
+		cmocka_unit_test(a_restart_finds_its_range_and_its_slots),
+		cmocka_unit_test(a_second_server_takes_another_range),
+		cmocka_unit_test(a_dropping_iptables_is_told),
+		cmocka_unit_test(a_clean_stop_leaves_nothing),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
