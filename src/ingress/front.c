@@ -38,23 +38,27 @@ struct front {
 	bool listening, ready, stopping;
 };
 
-static void on_public_request(struct http_req *r, void *arg)
+static void take_request(struct front *f, struct http_req *r, bool admin)
 {
-	struct front *f = arg;
 	struct route route;
 	route_request(r->head, &route);
 	if (route.kind == ROUTE_API)
-		api_handle(f->api, r, false);
+		api_handle(f->api, r, admin);
 	else if (route.kind == ROUTE_SANDBOX)
 		ingress_handle(f->ingress, r, &route);
 	else
 		page_respond(r, &(struct page){.status = 400, .message = route.why});
 }
 
+static void on_public_request(struct http_req *r, void *arg)
+{
+	take_request(arg, r, false);
+}
+
+/* Sandboxes too: the command line reaches them wherever the public listener is. */
 static void on_admin_request(struct http_req *r, void *arg)
 {
-	struct front *f = arg;
-	api_handle(f->api, r, true);
+	take_request(arg, r, true);
 }
 
 static bool own_key(struct str value, void *arg)
