@@ -21,8 +21,8 @@ enum {
 static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS_PER_MS};
 /* A client that waits for 100 is told to go on when the service does not say so by then (many never do). */
 #define CONTINUE_PATIENCE (300 * NS_PER_MS)
-/* A client that closed its half is nearly always gone; one that is not gets this long for the rest of its answer. */
-#define HANGUP_PATIENCE (30 * NS_PER_S)
+/* A client that closed its half is nearly always gone: bytes sent to it then find that out. While the sandbox is silent nothing does, so it is given up. */
+#define HANGUP_PATIENCE (5 * NS_PER_S)
 
 enum exchange_state {
 	OPENING, /* the node makes a connection, or the timer waits to ask it again */
@@ -347,6 +347,8 @@ static void on_drained(struct upstream *u, void *arg)
 /* Sends on; false when the client is behind: then reading stops until on_writable(). */
 static bool pass(struct exchange *x, struct str bytes)
 {
+	if (x->hung_up && x->state == BODY)
+		set_timer(x, HANGUP_PATIENCE);
 	if (bytes.n && http_send(x->req, bytes.p, bytes.n) > HTTP_HIGH_WATER) {
 		upstream_set_reading(x->up, false);
 		return false;

@@ -220,6 +220,9 @@ static void on_event(struct loop_fd *w, uint32_t events, void *arg)
 		http_conn_on_readable(c);
 	if (!c->broken && (events & EPOLLRDHUP))
 		http_conn_on_half_closed(c);
+	/* Both halves closed though ours is open: nobody is there to take the answer (told by Unix sockets; TCP tells by a reset). */
+	if (c->hung_up && !c->shut && c->phase == CONN_REQUEST && !http_conn_wants_body(c))
+		c->broken = true;
 	settle(c);
 }
 

@@ -1,0 +1,734 @@
+/* The ingress between clients and sandboxes, both played here byte for byte; the node is played on its real channel. One loop, no threads. */
+#include "../unit/unit.h"
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "ingress/ingress.h"
+#include "ingress/page.h"
+#include "io/chan.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+enum { LIMIT = 4, CLOSED_PORT = 7, LATE_PORT = 8, GONE_PORT = 9, SILENT_PORT = 10, BUSY_PORT = 11, FOREIGN_PORT = 12 };
+
+static struct {
+	struct loop *loop;
+	struct sandbox_index *index;
+	struct node_client *client;
+	struct ingress *ingress;
+	struct http_server *server;
+	struct chan *node;      /* the node's end */
+	int apps[64], n_apps;   /* the sandboxes' ends of connections, in the order of their opening */
+	unsigned opens;         /* asked of the node */
+	uint64_t sequence;
+} t;
+
+static bool own_key(struct str value, void *arg)
+{
+	return str_is(value, "e2b_own");
+}
+
+static void on_request(struct http_req *r, void *arg)
+{
+	struct route route;
+	route_request(r->head, &route);
+	if (route.kind == ROUTE_SANDBOX)
+		ingress_handle(t.ingress, r, &route);
+	else if (route.kind == ROUTE_BAD)
+		page_respond(r, &(struct page){.status = 400, .message = route.why});
+	else
+		http_respond_error(r, 404, "api");
+}
+
+static void turns(int n)
+{
+	for (int i = 0; i < n; i++)
+		loop_turn(t.loop, 0);
+}
+
+/* Events of the node. */
+static void say_sandbox(const char *id, enum sandbox_state state, const char *generation, const char *token, bool event)
+{
+	struct msg_sandbox m = {.id = str_of(id), .state = state, .team = STR("default"), .template_id = STR("t"), .started_at = 1,
+		.end_at = INT64_MAX, .generation = str_of(generation), .isolation = STR("namespace"), .sequence = event ? ++t.sequence : 0};
+	if (token)
+		msg_set(&m, sandbox, traffic_token, str_of(token));
+	if (state == SANDBOX_GONE)
+		msg_set(&m, sandbox, reason, STR("killed"));
+	assert_int_equal(chan_send(t.node, MSG_ID_sandbox, &m, event ? 0 : 1, NULL, 0, NULL), 0);
+}
+
+static void refuse_open(uint64_t request, int code, unsigned status, const char *message)
+{
+	struct msg_error m = {.code = code, .status = status, .message = str_of(message)};
+	chan_send(t.node, MSG_ID_error, &m, request, NULL, 0, NULL);
+}
+
+static void grant_open(uint64_t request, const char *generation)
+{
+	int pair[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+	struct msg_stream m = {.generation = str_of(generation)};
+	assert_int_equal(chan_send(t.node, MSG_ID_stream, &m, request, &pair[0], 1, NULL), 0);
+	close(pair[0]);
+	t.apps[t.n_apps++] = pair[1];
+}
+
+static void on_node_message(struct chan *c, struct chan_message *m, void *arg)
+{
+	uint64_t request = m->header.request;
+	if (m->header.type == MSG_ID_subscribe) {
+		struct msg_synced synced = {0};
+		say_sandbox("iabc", SANDBOX_RUNNING, "g1", NULL, false);
+		say_sandbox("isecret", SANDBOX_RUNNING, "g1", "tttt", false);
+		say_sandbox("ipaused", SANDBOX_PAUSED, "g1", NULL, false);
+		chan_send(t.node, MSG_ID_synced, &synced, request, NULL, 0, NULL);
+	} else if (m->header.type == MSG_ID_open) {
+		t.opens++;
+		unsigned port = (unsigned)m->body->open.port;
+		if (port == CLOSED_PORT || (port == LATE_PORT && t.opens < 3))
+			refuse_open(request, -ECONNREFUSED, 502, "refused");
+		else if (port == GONE_PORT)
+			refuse_open(request, -ENOENT, 404, "no such sandbox");
+		else if (port == BUSY_PORT)
+			refuse_open(request, -EAGAIN, 503, "too busy");
+		else if (port != SILENT_PORT)
+			grant_open(request, port == FOREIGN_PORT ? "g9" : "g1");
+	}
+}
+
+static void on_node_closed(struct chan *c, const struct error *err, void *arg)
+{
+	t.node = NULL;
+}
+
+static void start(void)
+{
+	static const struct chan_ops ops = {on_node_message, on_node_closed};
+	int pair[2];
+	memset(&t, 0, sizeof(t));
+	t.loop = loop_new();
+	t.index = index_new();
+	t.client = node_client_new(t.loop, t.index);
+	struct ingress_config config = {.loop = t.loop, .index = t.index, .node = t.client, .connection_limit = LIMIT, .own_key = own_key};
+	t.ingress = ingress_new(&config);
+	t.server = http_server_new(t.loop, &(struct http_server_config){.on_request = on_request});
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	t.node = chan_new(t.loop, pair[1], MSG_FROM_FRONT, CHAN_NO_FDS, &ops, NULL);
+	assert_int_equal(node_client_attach(t.client, pair[0]), 0);
+	turns(6);
+	assert_true(index_ready(t.index));
+}
+
+static void stop(void)
+{
+	http_server_free(t.server);
+	turns(2);
+	ingress_free(t.ingress);
+	turns(1);
+	node_client_free(t.client);
+	chan_free(t.node);
+	index_free(t.index);
+	loop_free(t.loop);
+	for (int i = 0; i < t.n_apps; i++)
+		if (t.apps[i] >= 0)
+			close(t.apps[i]);
+}
+
+static int connect_client(void)
+{
+	int fds[2];
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+	assert_int_equal(http_server_adopt(t.server, fds[1], STR("")), 0);
+	turns(1);
+	return fds[0];
+}
+
+static void say(int fd, const char *text)
+{
+	assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+	turns(10);
+}
+
+enum end { OPEN, ENDED, RESET };
+
+/* Appends what is there; how the stream stands. */
+static enum end take(int fd, struct buf *to)
+{
+	static char p[65536];
+	for (;;) {
+		ssize_t r = recv(fd, p, sizeof(p), 0);
+		if (r == 0)
+			return ENDED;
+		if (r < 0)
+			return errno == EAGAIN ? OPEN : RESET;
+		if (to)
+			buf_add(to, p, (size_t)r);
+	}
+}
+
+/* All that arrives on fd now, NUL-terminated; until the next call. */
+static const char *heard(int fd)
+{
+	static struct buf b;
+	buf_clear(&b);
+	turns(10);
+	take(fd, &b);
+	return buf_cstr(&b);
+}
+
+/* Turns the loop until the descriptor has something to say. */
+static void await(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	for (int i = 0; i < 400 && poll(&p, 1, 0) == 0; i++)
+		loop_turn(t.loop, 20);
+}
+
+static const char *body_of(const char *answer)
+{
+	const char *end = strstr(answer, "\r\n\r\n");
+	return end ? end + 4 : "no body";
+}
+
+static void a_request_goes_in_and_its_answer_comes_out(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "POST /x?y=1 HTTP/1.1\r\nHost: 3000-iabc.sbx.test\r\nX-Api-Key: e2b_own\r\nE2b-Sandbox-Id: iabc\r\nX-Mine: 1\r\nContent-Length: 5\r\n\r\nhello");
+	assert_int_equal(t.n_apps, 1);
+	assert_string_equal(heard(t.apps[0]), "POST /x?y=1 HTTP/1.1\r\nHost: 3000-iabc.sbx.test\r\nX-Mine: 1\r\nX-Forwarded-Host: 3000-iabc.sbx.test\r\n"
+					      "X-Forwarded-Proto: http\r\nContent-Length: 5\r\n\r\nhello");
+	say(t.apps[0], "HTTP/1.1 201 Made\r\nDate: then\r\nX-Theirs: 2\r\nContent-Length: 3\r\n\r\nyes");
+	assert_string_equal(heard(c), "HTTP/1.1 201 Made\r\nDate: then\r\nX-Theirs: 2\r\nContent-Length: 3\r\n\r\nyes");
+	/* both connections serve again */
+	say(c, "GET /2 HTTP/1.1\r\nHost: 3000-iabc.sbx.test\r\n\r\n");
+	assert_int_equal(t.n_apps, 1);
+	assert_int_equal(strncmp(heard(t.apps[0]), "GET /2 HTTP/1.1\r\n", 17), 0);
+	say(t.apps[0], "HTTP/1.1 204 \r\nDate: then\r\n\r\n");
+	assert_string_equal(heard(c), "HTTP/1.1 204 No Content\r\nDate: then\r\n\r\n");
+	/* another port is another connection */
+	say(c, "GET /3 HTTP/1.1\r\nHost: 3001-iabc.sbx.test\r\n\r\n");
+	assert_int_equal(t.n_apps, 2);
+	close(c);
+	stop();
+}
+
+/* What the routing answers to one request of a fresh connection; nothing may reach the node. */
+static const char *refused(const char *text)
+{
+	int c = connect_client();
+	unsigned before = t.opens;
+	say(c, text);
+	const char *answer = heard(c);
+	assert_int_equal(t.opens, before);
+	close(c);
+	turns(2);
+	return answer;
+}
+
+static void what_is_not_running_is_502(void **state)
+{
+	start();
+	static const char *const hosts[] = {"49983-inone.x", "3000-ipaused.x"};
+	for (size_t i = 0; i < 2; i++) {
+		char text[256], want[256];
+		snprintf(text, sizeof(text), "GET /health HTTP/1.1\r\nHost: %s\r\n\r\n", hosts[i]);
+		snprintf(want, sizeof(want), "{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}", i ? "ipaused" : "inone");
+		const char *a = refused(text);
+		assert_int_equal(strncmp(a, "HTTP/1.1 502 ", 13), 0);
+		assert_non_null(strstr(a, "Content-Type: application/json; charset=utf-8\r\n"));
+		assert_string_equal(body_of(a), want);
+	}
+	const char *a = refused("GET / HTTP/1.1\r\nHost: 3000-inone.x\r\nUser-Agent: Mozilla/5.0\r\nAccept: text/html\r\n\r\n");
+	assert_int_equal(strncmp(a, "HTTP/1.1 502 ", 13), 0);
+	assert_non_null(strstr(a, "Content-Type: text/html"));
+	assert_non_null(strstr(a, "The sandbox was not found"));
+	a = refused("GET / HTTP/1.1\r\nHost: 03000-iabc.x\r\n\r\n");
+	assert_int_equal(strncmp(a, "HTTP/1.1 400 ", 13), 0);
+	stop();
+}
+
+static void envds_internal_calls_are_404(void **state)
+{
+	start();
+	const char *a = refused("POST /x/..//%69nit HTTP/1.1\r\nHost: 49983-iabc.x\r\nContent-Length: 2\r\n\r\n{}");
+	assert_int_equal(strncmp(a, "HTTP/1.1 404 ", 13), 0);
+	assert_non_null(strstr(body_of(a), ",\"path\":\"/init\",\"code\":404}"));
+	/* on other ports the path is the application's */
+	int c = connect_client();
+	say(c, "GET /init HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	assert_int_equal(t.n_apps, 1);
+	close(c);
+	stop();
+}
+
+static void the_traffic_token_guards_all_ports_but_envds(void **state)
+{
+	start();
+	const char *a = refused("GET / HTTP/1.1\r\nHost: 80-isecret.x\r\n\r\n");
+	assert_int_equal(strncmp(a, "HTTP/1.1 403 ", 13), 0);
+	assert_non_null(strstr(a, "e2b-traffic-access-token"));
+	assert_int_equal(strncmp(refused("GET / HTTP/1.1\r\nHost: 80-isecret.x\r\nE2b-Traffic-Access-Token: tttx\r\n\r\n"), "HTTP/1.1 403 ", 13), 0);
+	int c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 80-isecret.x\r\nE2B-TRAFFIC-ACCESS-TOKEN: tttt\r\n\r\n");
+	assert_int_equal(t.n_apps, 1);
+	assert_null(strcasestr(heard(t.apps[0]), "traffic"));
+	close(c);
+	c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 49983-isecret.x\r\n\r\n");
+	assert_int_equal(t.n_apps, 2);
+	close(c);
+	stop();
+}
+
+static void a_closed_port_is_tried_again_then_502(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "POST / HTTP/1.1\r\nHost: 7-iabc.x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
+	await(c);
+	assert_int_equal(t.opens, 3);
+	assert_string_equal(body_of(heard(c)), "{\"sandboxId\":\"iabc\",\"message\":\"The sandbox is running but port is not open\",\"port\":7,\"code\":502}");
+	close(c);
+	t.opens = 0;
+	c = connect_client();
+	say(c, "POST / HTTP/1.1\r\nHost: 8-iabc.x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n");
+	for (int i = 0; i < 400 && !t.n_apps; i++)
+		loop_turn(t.loop, 20);
+	assert_int_equal(t.n_apps, 1);
+	assert_string_equal(body_of(heard(t.apps[0])), "1\r\nx\r\n0\r\n\r\n");
+	close(c);
+	stop();
+}
+
+static void other_refusals_of_the_node_are_told(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 9-iabc.x\r\n\r\n");
+	assert_non_null(strstr(heard(c), "The sandbox was not found"));
+	say(c, "GET / HTTP/1.1\r\nHost: 11-iabc.x\r\n\r\n");
+	const char *a = heard(c);
+	assert_int_equal(strncmp(a, "HTTP/1.1 503 ", 13), 0);
+	assert_non_null(strstr(a, "too busy"));
+	/* a connection into another life of the sandbox is not used */
+	say(c, "GET / HTTP/1.1\r\nHost: 12-iabc.x\r\n\r\n");
+	assert_non_null(strstr(heard(c), "The sandbox was not found"));
+	assert_string_equal(heard(t.apps[0]), "");
+	close(c);
+	stop();
+}
+
+static void streams_pass_unbuffered_both_ways(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "POST / HTTP/1.1\r\nHost: 80-iabc.x\r\nTransfer-Encoding: chunked\r\n\r\n");
+	int app = t.apps[0];
+	assert_non_null(strstr(heard(app), "\r\nTransfer-Encoding: chunked\r\n\r\n"));
+	say(c, "3\r\none\r\n");
+	assert_string_equal(heard(app), "3\r\none\r\n");
+	say(app, "HTTP/1.1 200 OK\r\nDate: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+	assert_string_equal(heard(c), "HTTP/1.1 200 OK\r\nDate: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+	say(app, "4\r\nback\r\n");
+	assert_string_equal(heard(c), "4\r\nback\r\n");
+	say(c, "2;ext\r\nup\r\n0\r\nTrailer: x\r\n\r\n");
+	assert_string_equal(heard(app), "2\r\nup\r\n0\r\n\r\n");
+	say(app, "0\r\n\r\n");
+	assert_string_equal(heard(c), "0\r\n\r\n");
+	close(c);
+	stop();
+}
+
+static void a_cut_answer_stays_cut(void **state)
+{
+	start();
+	int c = connect_client();
+	struct buf a = BUF_INIT;
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+	close(t.apps[0]);
+	t.apps[0] = -1;
+	turns(5);
+	assert_int_not_equal(take(c, &a), OPEN);
+	assert_non_null(strstr(buf_cstr(&a), "3\r\nabc\r\n"));
+	assert_null(strstr(buf_cstr(&a), "0\r\n\r\n"));
+	close(c);
+	/* one that ends with the connection is whole, and chunked for the client */
+	buf_clear(&a);
+	c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	heard(t.apps[1]); /* closing with unread bytes would be a reset */
+	say(t.apps[1], "HTTP/1.0 200 OK\r\n\r\nabc");
+	close(t.apps[1]);
+	t.apps[1] = -1;
+	turns(5);
+	assert_int_equal(take(c, &a), OPEN);
+	assert_string_equal(body_of(buf_cstr(&a)), "3\r\nabc\r\n0\r\n\r\n");
+	close(c);
+	buf_done(&a);
+	stop();
+}
+
+static void no_answer_and_no_http_are_502(void **state)
+{
+	start();
+	static const char *const answers[] = {"", "HTTP/1.1 200 OK\r\nContent-Le", "220 smtp ready\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+		"HTTP/1.1 101 x\r\n\r\n"};
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		int c = connect_client();
+		say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+		say(t.apps[i], answers[i]);
+		close(t.apps[i]);
+		t.apps[i] = -1;
+		assert_int_equal(strncmp(heard(c), "HTTP/1.1 502 ", 13), 0);
+		close(c);
+		turns(3);
+	}
+	stop();
+}
+
+/* Makes a pooled connection that served once. */
+static int pooled(void)
+{
+	int c = connect_client();
+	say(c, "GET /first HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	heard(t.apps[t.n_apps - 1]);
+	say(t.apps[t.n_apps - 1], "HTTP/1.1 204 x\r\n\r\n");
+	heard(c);
+	return c;
+}
+
+static void a_closed_idle_connection_is_not_used(void **state)
+{
+	start();
+	int c = pooled();
+	close(t.apps[0]);
+	t.apps[0] = -1;
+	turns(2);
+	say(c, "POST / HTTP/1.1\r\nHost: 80-iabc.x\r\nContent-Length: 1\r\n\r\nx");
+	assert_int_equal(t.n_apps, 2);
+	assert_string_equal(body_of(heard(t.apps[1])), "x");
+	close(c);
+	stop();
+}
+
+static void a_stale_connection_is_retried_once_where_that_is_safe(void **state)
+{
+	start();
+	int c = pooled();
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	assert_int_equal(t.n_apps, 1);
+	close(t.apps[0]); /* closed under the request */
+	t.apps[0] = -1;
+	turns(10);
+	assert_int_equal(t.n_apps, 2);
+	close(t.apps[1]); /* a fresh one is not tried again */
+	t.apps[1] = -1;
+	assert_int_equal(strncmp(heard(c), "HTTP/1.1 502 ", 13), 0);
+	assert_int_equal(t.n_apps, 2);
+	close(c);
+	/* neither is what may have been acted on, nor a body that is gone */
+	static const char *const unsafe[] = {"POST / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n", "PUT / HTTP/1.1\r\nHost: 80-iabc.x\r\nContent-Length: 1\r\n\r\nx"};
+	for (int i = 0; i < 2; i++) {
+		c = pooled();
+		int last = t.n_apps - 1;
+		say(c, unsafe[i]);
+		close(t.apps[last]);
+		t.apps[last] = -1;
+		assert_int_equal(strncmp(heard(c), "HTTP/1.1 502 ", 13), 0);
+		assert_int_equal(t.n_apps, last + 1);
+		close(c);
+		turns(3);
+	}
+	stop();
+}
+
+static void the_end_of_a_generation_cuts_everything(void **state)
+{
+	start();
+	struct buf a = BUF_INIT;
+	int idle = pooled(), waiting = connect_client(), streaming = connect_client(), opening = connect_client();
+	say(waiting, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n"); /* takes the pooled one */
+	say(streaming, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[1], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+	say(opening, "GET / HTTP/1.1\r\nHost: 10-iabc.x\r\n\r\n");
+	say(idle, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[2], "HTTP/1.1 204 x\r\n\r\n");
+	heard(idle);
+	say_sandbox("iabc", SANDBOX_GONE, "g1", NULL, true);
+	turns(10);
+	for (int i = 0; i < 3; i++)
+		assert_int_not_equal(take(t.apps[i], NULL), OPEN);
+	assert_non_null(strstr(heard(waiting), "The sandbox was not found"));
+	assert_non_null(strstr(heard(opening), "The sandbox was not found"));
+	assert_int_not_equal(take(streaming, &a), OPEN);
+	assert_null(strstr(buf_cstr(&a), "0\r\n\r\n"));
+	say(idle, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	assert_non_null(strstr(heard(idle), "The sandbox was not found"));
+	close(idle), close(waiting), close(streaming), close(opening);
+	buf_done(&a);
+	stop();
+}
+
+static void a_new_generation_gets_new_connections(void **state)
+{
+	start();
+	int c = pooled();
+	say_sandbox("iabc", SANDBOX_PAUSED, "g1", NULL, true);
+	say_sandbox("iabc", SANDBOX_RUNNING, "g2", NULL, true);
+	turns(5);
+	assert_int_not_equal(take(t.apps[0], NULL), OPEN);
+	say(c, "GET / HTTP/1.1\r\nHost: 12-iabc.x\r\n\r\n"); /* the node's stream says g9, and g2 is awaited */
+	assert_non_null(strstr(heard(c), "The sandbox was not found"));
+	close(c);
+	stop();
+}
+
+static void tunnels_pass_bytes_and_half_closes(void **state)
+{
+	start();
+	static const char upgrade[] = "GET /ws HTTP/1.1\r\nHost: 80-iabc.x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n";
+	int c = connect_client();
+	say(c, upgrade);
+	assert_non_null(strstr(heard(t.apps[0]), "Sec-WebSocket-Key: k\r\n"));
+	say(t.apps[0], "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: a\r\n\r\nearly");
+	assert_string_equal(heard(c), "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: a\r\n\r\nearly");
+	say(c, "up");
+	assert_string_equal(heard(t.apps[0]), "up");
+	say(t.apps[0], "down");
+	assert_string_equal(heard(c), "down");
+	shutdown(c, SHUT_WR);
+	turns(5);
+	assert_int_equal(take(t.apps[0], NULL), ENDED);
+	say(t.apps[0], "after");
+	assert_string_equal(heard(c), "after");
+	shutdown(t.apps[0], SHUT_WR);
+	turns(5);
+	assert_int_equal(take(c, NULL), ENDED);
+	assert_int_equal(http_server_connections(t.server), 0);
+	close(c);
+
+	/* the other half first */
+	c = connect_client();
+	say(c, upgrade);
+	say(t.apps[1], "HTTP/1.1 101 x\r\nUpgrade: websocket\r\n\r\n");
+	shutdown(t.apps[1], SHUT_WR);
+	heard(t.apps[1]);
+	heard(c);
+	assert_int_equal(take(c, NULL), ENDED);
+	say(c, "still");
+	assert_string_equal(heard(t.apps[1]), "still");
+	shutdown(c, SHUT_WR);
+	turns(5);
+	assert_int_equal(take(t.apps[1], NULL), ENDED);
+	close(c);
+	stop();
+}
+
+static void a_refused_upgrade_is_an_answer(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "GET /ws HTTP/1.1\r\nHost: 80-iabc.x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno");
+	assert_string_equal(body_of(heard(c)), "no");
+	close(c);
+	stop();
+}
+
+static void interim_answers_pass_and_100_is_said_once(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "PUT / HTTP/1.1\r\nHost: 80-iabc.x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+	assert_non_null(strstr(heard(t.apps[0]), "Expect: 100-continue\r\n"));
+	say(t.apps[0], "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n");
+	assert_string_equal(heard(c), "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n");
+	say(c, "ok");
+	assert_string_equal(heard(t.apps[0]), "ok");
+	close(c);
+	/* a final answer first: no 100 */
+	c = connect_client();
+	say(c, "PUT / HTTP/1.1\r\nHost: 80-iabc.x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+	say(t.apps[1], "HTTP/1.1 413 Too big\r\nContent-Length: 0\r\n\r\n");
+	assert_int_equal(strncmp(heard(c), "HTTP/1.1 413 Too big\r\n", 22), 0);
+	assert_int_equal(take(c, NULL), ENDED);
+	close(c);
+	/* a service that says nothing: we do */
+	c = connect_client();
+	say(c, "PUT / HTTP/1.1\r\nHost: 80-iabc.x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+	await(c);
+	assert_string_equal(heard(c), "HTTP/1.1 100 Continue\r\n\r\n");
+	say(t.apps[2], "HTTP/1.1 100 Continue\r\n\r\n");
+	assert_string_equal(heard(c), "");
+	close(c);
+	/* no end of them */
+	c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	for (int i = 0; i < 20; i++)
+		send(t.apps[3], "HTTP/1.1 102 Processing\r\n\r\n", 27, MSG_NOSIGNAL);
+	assert_non_null(strstr(heard(c), "HTTP/1.1 502 "));
+	close(c);
+	stop();
+}
+
+static void heads_of_bodies_keep_their_length(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "HEAD / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 12345\r\n\r\n");
+	assert_string_equal(heard(c), "HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 12345\r\n\r\n");
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 304 Not Modified\r\nDate: x\r\nETag: y\r\n\r\n");
+	assert_string_equal(heard(c), "HTTP/1.1 304 Not Modified\r\nDate: x\r\nETag: y\r\n\r\n");
+	assert_int_equal(t.n_apps, 1);
+	close(c);
+	stop();
+}
+
+static void too_many_at_once_are_429(void **state)
+{
+	start();
+	int c[LIMIT + 1];
+	for (int i = 0; i < LIMIT; i++) {
+		c[i] = connect_client();
+		say(c[i], "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	}
+	c[LIMIT] = connect_client();
+	say(c[LIMIT], "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	const char *a = heard(c[LIMIT]);
+	assert_int_equal(strncmp(a, "HTTP/1.1 429 ", 13), 0);
+	assert_non_null(strstr(a, "\r\nRetry-After: 1\r\n"));
+	assert_string_equal(body_of(a),
+		"{\"sandboxId\":\"iabc\",\"message\":\"The sandbox has too many concurrent incoming connections (limit: 4)\",\"connectionLimit\":4,\"code\":429}");
+	/* one that leaves makes room */
+	close(c[0]);
+	turns(5);
+	say(c[LIMIT], "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	assert_int_equal(t.n_apps, LIMIT + 1);
+	for (int i = 1; i <= LIMIT; i++)
+		close(c[i]);
+	stop();
+}
+
+static void a_client_that_leaves_frees_the_sandbox(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+	close(c); /* with unread bytes: a reset */
+	turns(5);
+	struct buf a = BUF_INIT;
+	assert_int_not_equal(take(t.apps[0], &a), OPEN);
+	buf_done(&a);
+	c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 10-iabc.x\r\n\r\n"); /* while the node is asked */
+	assert_int_equal(http_server_connections(t.server), 1);
+	send(c, "x", 1, MSG_NOSIGNAL);
+	close(c);
+	turns(5);
+	stop();
+}
+
+/* Bytes go through in both directions at once, against slow readers, without loss and without growing queues. */
+static void slow_sides_hold_the_other_back(void **state)
+{
+	enum { TOTAL = 8 * 1024 * 1024 };
+	start();
+	int c = connect_client(), app;
+	struct buf head = BUF_INIT;
+	char text[128];
+	snprintf(text, sizeof(text), "POST / HTTP/1.1\r\nHost: 80-iabc.x\r\nContent-Length: %d\r\n\r\n", TOTAL);
+	say(c, text);
+	app = t.apps[0];
+	take(app, &head);
+	snprintf(text, sizeof(text), "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", TOTAL);
+	say(app, text);
+	heard(c);
+	static char block[65536];
+	size_t up = 0, down = 0;
+	for (int idle = 0; idle < 20;) {
+		ssize_t a = send(c, block, MIN(sizeof(block), TOTAL - up), MSG_NOSIGNAL), b = send(app, block, MIN(sizeof(block), TOTAL - down), MSG_NOSIGNAL);
+		up += a > 0 ? (size_t)a : 0;
+		down += b > 0 ? (size_t)b : 0;
+		idle = a > 0 || b > 0 ? 0 : idle + 1;
+		turns(1);
+	}
+	assert_true(up < 3 * 1024 * 1024 && down < 3 * 1024 * 1024);
+	struct buf at_app = BUF_INIT, at_client = BUF_INIT;
+	for (int i = 0; i < 20000 && (buf_len(&at_app) < TOTAL || buf_len(&at_client) < TOTAL); i++) {
+		for (size_t n = 0; n < sizeof(block); n++)
+			block[n] = 0;
+		ssize_t a = up < TOTAL ? send(c, block, MIN(sizeof(block), TOTAL - up), MSG_NOSIGNAL) : 0;
+		ssize_t b = down < TOTAL ? send(app, block, MIN(sizeof(block), TOTAL - down), MSG_NOSIGNAL) : 0;
+		up += a > 0 ? (size_t)a : 0;
+		down += b > 0 ? (size_t)b : 0;
+		turns(1);
+		take(app, &at_app);
+		take(c, &at_client);
+	}
+	assert_int_equal(buf_len(&at_app), TOTAL);
+	assert_int_equal(buf_len(&at_client), TOTAL);
+	buf_done(&at_app), buf_done(&at_client), buf_done(&head);
+	close(c);
+	stop();
+}
+
+static void the_clients_address_is_told(void **state)
+{
+	start();
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), c = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t n = sizeof(to);
+	assert_int_equal(bind(l, (struct sockaddr *)&to, n), 0);
+	assert_int_equal(listen(l, 1), 0);
+	getsockname(l, (struct sockaddr *)&to, &n);
+	assert_int_equal(connect(c, (struct sockaddr *)&to, n), 0);
+	assert_int_equal(http_server_listen(t.server, l), 0);
+	fd_set_nonblock(c, true);
+	turns(3);
+	say(c, "GET / HTTP/1.1\r\nHost: 80-iabc.x\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n");
+	const char *got = heard(t.apps[0]);
+	assert_non_null(strstr(got, "\r\nX-Forwarded-For: 127.0.0.1\r\n"));
+	assert_null(strstr(got, "6.6.6.6"));
+	close(c), close(l);
+	stop();
+}
+
+int main(void)
+{
+	signal(SIGPIPE, SIG_IGN);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_request_goes_in_and_its_answer_comes_out),
+		cmocka_unit_test(what_is_not_running_is_502),
+		cmocka_unit_test(envds_internal_calls_are_404),
+		cmocka_unit_test(the_traffic_token_guards_all_ports_but_envds),
+		cmocka_unit_test(a_closed_port_is_tried_again_then_502),
+		cmocka_unit_test(other_refusals_of_the_node_are_told),
+		cmocka_unit_test(streams_pass_unbuffered_both_ways),
+		cmocka_unit_test(a_cut_answer_stays_cut),
+		cmocka_unit_test(no_answer_and_no_http_are_502),
+		cmocka_unit_test(a_closed_idle_connection_is_not_used),
+		cmocka_unit_test(a_stale_connection_is_retried_once_where_that_is_safe),
+		cmocka_unit_test(the_end_of_a_generation_cuts_everything),
+		cmocka_unit_test(a_new_generation_gets_new_connections),
+		cmocka_unit_test(tunnels_pass_bytes_and_half_closes),
+		cmocka_unit_test(a_refused_upgrade_is_an_answer),
+		cmocka_unit_test(interim_answers_pass_and_100_is_said_once),
+		cmocka_unit_test(heads_of_bodies_keep_their_length),
+		cmocka_unit_test(too_many_at_once_are_429),
+		cmocka_unit_test(a_client_that_leaves_frees_the_sandbox),
+		cmocka_unit_test(slow_sides_hold_the_other_back),
+		cmocka_unit_test(the_clients_address_is_told),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
