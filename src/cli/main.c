@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "egress/egress.h"
 #include "ingress/front.h"
+#include "node/node.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@ static const struct {
 } children[] = {
 	{"egress", egress_main},
 	{"front", front_main},
+	{"node", node_main},
 };
 
 /* Is help asked for before the words that belong to another program? */

@@ -233,7 +233,7 @@ static struct live *prepare_create(struct node *n, const struct msg_create *m, s
 	return l;
 }
 
-void node_create(struct node *n, struct request *r, const struct msg_create *m)
+void live_create(struct node *n, struct request *r, const struct msg_create *m)
 {
 	struct error err = {0};
 	struct live *l = prepare_create(n, m, &err);
@@ -380,7 +380,7 @@ void live_end(struct live *l, const char *reason, const char *detail)
 	records_put(n->records, &l->s, SANDBOX_KILLING, STORE_NORMAL, kill_recorded, l);
 }
 
-void node_kill(struct node *n, struct request *r, const struct msg_kill *m)
+void live_kill(struct node *n, struct request *r, const struct msg_kill *m)
 {
 	struct live *l = live_find(n, m->sandbox);
 	if (!l || l->s.state == SANDBOX_CREATING) {

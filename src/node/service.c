@@ -139,11 +139,11 @@ static struct str request_text(const struct chan_message *m)
 static void dispatch(struct node *n, struct request *r, const struct chan_message *m)
 {
 	if (m->header.type == MSG_ID_create)
-		node_create(n, r, &m->body->create);
+		live_create(n, r, &m->body->create);
 	else if (m->header.type == MSG_ID_kill)
-		node_kill(n, r, &m->body->kill);
+		live_kill(n, r, &m->body->kill);
 	else if (m->header.type == MSG_ID_timeout)
-		node_timeout(n, r, &m->body->timeout);
+		live_timeout(n, r, &m->body->timeout);
 	else if (m->header.type == MSG_ID_open)
 		node_open(n, r, &m->body->open);
 	else if (m->header.type == MSG_ID_reload_templates)

@@ -131,8 +131,8 @@ struct node {
 };
 
 /* lifecycle.c */
-void node_create(struct node *n, struct request *r, const struct msg_create *m);
-void node_kill(struct node *n, struct request *r, const struct msg_kill *m);
+void live_create(struct node *n, struct request *r, const struct msg_create *m);
+void live_kill(struct node *n, struct request *r, const struct msg_kill *m);
 /* Takes the sandbox down for a reason; joins a kill that is under way. */
 void live_end(struct live *l, const char *reason, const char *detail);
 struct live *live_find(struct node *n, struct str id);
@@ -150,7 +150,7 @@ extern const struct box_ops live_box_ops;
 void node_stop_check(struct node *n);
 
 /* timeouts.c */
-void node_timeout(struct node *n, struct request *r, const struct msg_timeout *m);
+void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m);
 /* Deadline and what is shown of it: now + seconds, -1 = never. 0 or -ENOMEM (nothing changed). */
 int live_set_deadline(struct live *l, int64_t seconds);
 void node_arm_deadlines(struct node *n);

@@ -109,7 +109,7 @@ static void changed(const struct error *err, void *arg)
 	free(c);
 }
 
-void node_timeout(struct node *n, struct request *r, const struct msg_timeout *m)
+void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m)
 {
 	struct error err = {0};
 	struct live *l = live_find(n, m->sandbox);

@@ -82,7 +82,7 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 	b->config = *c;
 	int r = host_new(c, &b->host, err);
 	if (r == 0)
-		r = pool_new(b->host, discard_for_pool, b, &b->pool, err);
+		r = slot_pool_new(b->host, discard_for_pool, b, &b->pool, err);
 	if (r == 0) {
 		b->opener = opener_new(l);
 		b->workers = workq_new(workers_wanted(), QUEUE);
@@ -161,7 +161,7 @@ void backend_free(struct backend *b)
 	opener_free(b->opener);
 	bool clean = !b->boxes;
 	boxes_leave(b);
-	pool_free(b->pool);
+	slot_pool_free(b->pool);
 	host_free(b->host, clean);
 	free(b);
 }

@@ -35,7 +35,7 @@ struct pool {
 	int64_t window_end;
 };
 
-int pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err)
+int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err)
 {
 	struct pool *p = calloc(1, sizeof(*p));
 	if (!p || !(p->used = calloc(h->capacity, 1))) {
@@ -58,7 +58,7 @@ int pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *a
 	return 0;
 }
 
-void pool_free(struct pool *p)
+void slot_pool_free(struct pool *p)
 {
 	if (!p)
 		return;

@@ -1,6 +1,6 @@
 /*
  * Slot numbers, parked slots, and the thread that prepares them: between pool.min and pool.max, sized by how fast they were taken lately. Thread-safe, but for
- * pool_new() and pool_free().
+ * slot_pool_new() and slot_pool_free().
  */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_POOL_H
 #define CUBICLE_SANDBOX_NAMESPACE_POOL_H
@@ -14,8 +14,8 @@ struct slot;
 struct pool;
 
 /* discard() takes a slot that is not wanted any more, from any thread; its number comes back by pool_give_number(). */
-int pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err);
-void pool_free(struct pool *p);
+int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err);
+void slot_pool_free(struct pool *p);
 
 /* A free number: >= 0, or -EAGAIN. */
 int pool_take_number(struct pool *p);
