@@ -1,4 +1,5 @@
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "node/service.h"
 
@@ -118,6 +119,8 @@ void node_subscribe(struct peer *p)
 		const struct live *l = slot->value;
 		memcpy(s->ids[s->n_ids++], l->s.id, sizeof(l->s.id));
 	}
+	/* Older terminations are not told, also when they are not pruned yet. */
+	s->ended_at = n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S;
 	p->snapshot = s;
 	p->subscribed = true;
 	templates_each(n->templates, snapshot_template, p);

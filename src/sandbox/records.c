@@ -44,7 +44,7 @@ struct records {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct op *first, **last;
-	bool stop, started;
+	bool stop, started, writing;
 	struct batch *reporting; /* batches whose report is under way; under the lock */
 };
 
@@ -248,6 +248,7 @@ static void *writer(void *arg)
 			pthread_cond_wait(&r->wake, &r->lock);
 		*b = (struct batch){.records = r, .ops = r->first};
 		r->first = NULL;
+		r->writing = b->ops != NULL;
 		pthread_mutex_unlock(&r->lock);
 		if (!b->ops) {
 			free(b);
@@ -257,6 +258,7 @@ static void *writer(void *arg)
 		pthread_mutex_lock(&r->lock);
 		b->next = r->reporting;
 		r->reporting = b;
+		r->writing = false;
 		pthread_mutex_unlock(&r->lock);
 		while (loop_post(r->loop, report, b) < 0)
 			sched_yield();
@@ -370,6 +372,14 @@ void records_prune(struct records *r, int64_t at, unsigned most)
 	op->at = at;
 	op->most = most;
 	push(r, op);
+}
+
+bool records_idle(struct records *r)
+{
+	pthread_mutex_lock(&r->lock);
+	bool idle = !r->first && !r->writing && !r->reporting;
+	pthread_mutex_unlock(&r->lock);
+	return idle;
 }
 
 /* Reading */

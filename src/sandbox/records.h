@@ -19,6 +19,9 @@ int records_open(const char *path, struct loop *l, struct records **ret, struct 
 /* Finishes the writes that wait; their callbacks are not called any more. Takes NULL. */
 void records_free(struct records *r);
 
+/* Nothing waits to be written or reported. */
+bool records_idle(struct records *r);
+
 /* The server's secret key, made at the first start. 0 or -errno. */
 int records_key(struct records *r, unsigned char ret[SANDBOX_KEY], struct error *err);
 

@@ -185,7 +185,7 @@ static void settle(void)
 		loop_turn(loop, 4);
 		while (receive(&id))
 			any = true;
-		quiet = any ? 0 : quiet + 1;
+		quiet = any || !records_idle(node->records) ? 0 : quiet + 1;
 	}
 }
 
