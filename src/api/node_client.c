@@ -28,6 +28,7 @@ struct node_client {
 	struct node_call *first;
 	uint64_t last_request;
 	uint64_t subscription; /* request id of the newest subscribe */
+	int64_t patience;      /* ns that a call may wait */
 };
 
 static void unlink_call(struct node_call *c)
@@ -84,6 +85,12 @@ static void fail_all(struct node_client *nc)
 	}
 }
 
+/* Looks at the calls in flight once a second: they are few, and what times out is rare. */
+static void start_timer(struct node_client *nc)
+{
+	loop_timer_in(nc->timer, MIN(NS_PER_S, nc->patience));
+}
+
 static void on_timer(struct loop_timer *t, void *arg)
 {
 	struct node_client *nc = arg;
@@ -99,7 +106,7 @@ static void on_timer(struct loop_timer *t, void *arg)
 		fail(c, &err);
 	}
 	if (nc->first)
-		loop_timer_in(t, NS_PER_S);
+		start_timer(nc);
 }
 
 static void subscribe(struct node_client *nc)
@@ -191,7 +198,7 @@ struct node_client *node_client_new(struct loop *l, struct sandbox_index *ix)
 	struct node_client *nc = calloc(1, sizeof(*nc));
 	if (!nc)
 		return NULL;
-	*nc = (struct node_client){.loop = l, .index = ix};
+	*nc = (struct node_client){.loop = l, .index = ix, .patience = NODE_CALL_SECONDS * NS_PER_S};
 	nc->timer = loop_timer_new(l, on_timer, nc);
 	if (!nc->timer) {
 		free(nc);
@@ -230,6 +237,11 @@ int node_client_attach(struct node_client *nc, int fd)
 	return 0;
 }
 
+void node_client_set_patience(struct node_client *nc, int64_t ns)
+{
+	nc->patience = ns;
+}
+
 bool node_client_connected(const struct node_client *nc)
 {
 	return nc->chan != NULL;
@@ -248,7 +260,7 @@ static struct node_call *call(struct node_client *nc, enum msg_id type, const vo
 		return NULL;
 	}
 	*c = (struct node_call){.client = nc, .next = nc->first, .request = ++nc->last_request, .expects = (uint16_t)expects,
-		.deadline = clock_boottime() + NODE_CALL_SECONDS * NS_PER_S, .done = done, .arg = arg};
+		.deadline = clock_boottime() + nc->patience, .done = done, .arg = arg};
 	if (map_put(&nc->calls, MAP_KEY(c->request), c, NULL) < 0) {
 		free(c);
 		error_set(err, -ENOMEM, 503, "the server is out of memory");
@@ -263,7 +275,7 @@ static struct node_call *call(struct node_client *nc, enum msg_id type, const vo
 		return NULL;
 	}
 	if (!nc->first)
-		loop_timer_in(nc->timer, NS_PER_S);
+		start_timer(nc);
 	else
 		nc->first->previous = c;
 	nc->first = c;

@@ -34,6 +34,8 @@ void node_client_free(struct node_client *nc);
 
 /* A fresh channel (owned from here) to a node: the old one, if any, is dropped and its calls fail with 503; then subscribes anew. 0 or -errno. */
 int node_client_attach(struct node_client *nc, int fd);
+/* How long a call may wait for its answer, to be set before the first; NODE_CALL_SECONDS unless a test is in a hurry. */
+void node_client_set_patience(struct node_client *nc, int64_t ns);
 bool node_client_connected(const struct node_client *nc);
 
 /* Views in *m need to live only during the call. */

@@ -750,6 +750,20 @@ static void a_waiting_request_ends_with_its_node(void **state)
 	buf_done(&bytes);
 }
 
+/* A node that is stopped or stuck: the client hears of it before its own patience ends; a late answer still reaches the index. */
+static void a_node_that_does_not_answer_is_504(void **state)
+{
+	node_client_set_patience(world->client, 50 * NS_PER_MS);
+	world->silent = true;
+	expect("POST", "/v2/sandboxes", NULL, "{\"templateID\":\"base\"}", 504, "did not answer");
+	struct msg_sandbox late = {.id = STR("ilate"), .state = SANDBOX_RUNNING, .team = STR("default"), .template_id = STR("t"), .started_at = 1,
+		.end_at = INT64_MAX, .generation = STR("g"), .isolation = STR("namespace"), .sequence = world->sequence};
+	chan_send(world->node, MSG_ID_sandbox, &late, world->silent_request, NULL, 0, NULL);
+	world_turn(world);
+	expect("GET", "/sandboxes/ilate", NULL, NULL, 200, NULL);
+	expect("POST", "/v2/sandboxes", NULL, "{\"templateID\":\"base\"}", 201, NULL);
+}
+
 static void a_client_that_leaves_during_key_work_is_no_harm(void **state)
 {
 	for (int i = 0; i < 20; i++) {
@@ -858,6 +872,7 @@ int main(void)
 		T(errors_of_the_node_reach_the_client),
 		T(without_its_node_the_front_reads_on),
 		T(a_waiting_request_ends_with_its_node),
+		T(a_node_that_does_not_answer_is_504),
 		T(a_client_that_leaves_during_key_work_is_no_harm),
 		T(a_hundred_at_once_get_their_own_answers),
 		T(request_ids_go_through),
