@@ -545,12 +545,12 @@ static bool refuse(struct ingress *g, struct http_req *r, const struct route *ro
 	} else if (str_is(r->head->method, "CONNECT")) {
 		p.status = 501;
 		p.message = "CONNECT is not supported";
-	} else if (route->port == ENVD_PORT) {
-		p.path = internal_path(r->head->path);
-		p.status = p.path ? 404 : 0;
+	} else if (route->port == ENVD_PORT && (p.path = internal_path(r->head->path))) {
+		p.status = 404;
 		p.message = "This path is not reachable from outside";
 		p.sandbox = NULL;
-	} else if (s->traffic_token.n) {
+	} else if (s->traffic_token.n && !(route->port == ENVD_PORT && s->envd_token.n)) {
+		/* envd checks a token of its own where it has one; else this one is all that guards it (e2b.md A.5.2). */
 		p.message = check_token(r->head, s);
 		p.status = p.message ? 403 : 0;
 	}

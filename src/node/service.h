@@ -64,7 +64,7 @@ struct request {
 	struct request *next;
 	struct peer *peer;
 	uint64_t id;
-	char text[33]; /* the client's request id, for the logs */
+	char text[65]; /* the client's request id, for the logs */
 };
 
 /* NULL without memory. */
@@ -84,7 +84,7 @@ struct live {
 	struct disk_entry disk;
 	struct loop_timer *retry; /* of the last record, while the store fails */
 	struct loop_timer *patience; /* with its init, at adoption */
-	char request[33];         /* the create's, for the logs */
+	char request[65];         /* the create's, for the logs */
 	char user[33], workdir[1024]; /* of the template, until the box is started */
 	char *layers[BOX_MAX_LAYERS]; /* owned, until the box is started */
 	size_t n_layers;

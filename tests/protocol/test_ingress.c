@@ -58,6 +58,8 @@ static void say_sandbox(const char *id, enum sandbox_state state, const char *ge
 		.end_at = INT64_MAX, .generation = str_of(generation), .isolation = STR("namespace"), .sequence = event ? ++t.sequence : 0};
 	if (token)
 		msg_set(&m, sandbox, traffic_token, str_of(token));
+	if (!strcmp(id, "isecret"))
+		msg_set(&m, sandbox, envd_token, STR("eeee"));
 	if (state == SANDBOX_GONE)
 		msg_set(&m, sandbox, reason, STR("killed"));
 	assert_int_equal(chan_send(t.node, MSG_ID_sandbox, &m, event ? 0 : 1, NULL, 0, NULL), 0);
@@ -86,6 +88,7 @@ static void on_node_message(struct chan *c, struct chan_message *m, void *arg)
 		struct msg_synced synced = {0};
 		say_sandbox("iabc", SANDBOX_RUNNING, "g1", NULL, false);
 		say_sandbox("isecret", SANDBOX_RUNNING, "g1", "tttt", false);
+		say_sandbox("iunsecured", SANDBOX_RUNNING, "g1", "tttt", false);
 		say_sandbox("ipaused", SANDBOX_PAUSED, "g1", NULL, false);
 		chan_send(t.node, MSG_ID_synced, &synced, request, NULL, 0, NULL);
 	} else if (m->header.type == MSG_ID_open) {
@@ -268,7 +271,7 @@ static void envds_internal_calls_are_404(void **state)
 	stop();
 }
 
-static void the_traffic_token_guards_all_ports_but_envds(void **state)
+static void the_traffic_token_guards_what_has_no_token_of_its_own(void **state)
 {
 	start();
 	const char *a = refused("GET / HTTP/1.1\r\nHost: 80-isecret.x\r\n\r\n");
@@ -283,6 +286,12 @@ static void the_traffic_token_guards_all_ports_but_envds(void **state)
 	c = connect_client();
 	say(c, "GET / HTTP/1.1\r\nHost: 49983-isecret.x\r\n\r\n");
 	assert_int_equal(t.n_apps, 2);
+	close(c);
+	/* An envd without a token of its own is guarded by this one. */
+	assert_int_equal(strncmp(refused("GET / HTTP/1.1\r\nHost: 49983-iunsecured.x\r\n\r\n"), "HTTP/1.1 403 ", 13), 0);
+	c = connect_client();
+	say(c, "GET / HTTP/1.1\r\nHost: 49983-iunsecured.x\r\nE2B-TRAFFIC-ACCESS-TOKEN: tttt\r\n\r\n");
+	assert_int_equal(t.n_apps, 3);
 	close(c);
 	stop();
 }
@@ -711,7 +720,7 @@ int main(void)
 		cmocka_unit_test(a_request_goes_in_and_its_answer_comes_out),
 		cmocka_unit_test(what_is_not_running_is_502),
 		cmocka_unit_test(envds_internal_calls_are_404),
-		cmocka_unit_test(the_traffic_token_guards_all_ports_but_envds),
+		cmocka_unit_test(the_traffic_token_guards_what_has_no_token_of_its_own),
 		cmocka_unit_test(a_closed_port_is_tried_again_then_502),
 		cmocka_unit_test(other_refusals_of_the_node_are_told),
 		cmocka_unit_test(streams_pass_unbuffered_both_ways),
