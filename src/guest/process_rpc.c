@@ -11,6 +11,7 @@
 enum {
 	MAX_START = 4 * 1024 * 1024,
 	MAX_SEND = 24 * 1024 * 1024, /* base64 of 16 MiB and more */
+	MAX_STREAMED = 4 * 1024 * 1024,
 	MAX_SMALL = 64 * 1024,
 	MAX_ARG = 128 * 1024, /* the kernel's limit of one string */
 	DEFAULT_COLS = 80,
@@ -282,6 +283,18 @@ static void input_writable(struct rpc *c)
 
 static const struct rpc_ops input_ops = {.gone = input_gone, .writable = input_writable};
 
+/* The bytes of a field, or those that were decoded on their way in its place. */
+static int read_bytes(struct rpc *c, const json_t *input, const char *name, struct buf *ret, struct error *err)
+{
+	const json_t *v = pb_get(input, name);
+	if (!c->payload.taken || !v || !str_is(json_str(v), PAYLOAD_MARK))
+		return pb_bytes(input, name, ret, err);
+	buf_done(ret);
+	*ret = c->payload.bytes;
+	c->payload.bytes = BUF_INIT;
+	return 1;
+}
+
 /* {"input":{"stdin"|"pty"}} to the process; the call is answered when it was written. */
 static void give_input(struct rpc *c, struct process *p, const json_t *m)
 {
@@ -289,8 +302,8 @@ static void give_input(struct rpc *c, struct process *p, const json_t *m)
 	const json_t *input = NULL;
 	cleanup_buf struct buf bytes = BUF_INIT;
 	int in = 0, pty = 0;
-	if (pb_object(m, "input", &input, &err) < 0 || (input && (in = pb_bytes(input, "stdin", &bytes, &err)) < 0) ||
-		(input && (pty = pb_bytes(input, "pty", &bytes, &err)) < 0)) {
+	if (pb_object(m, "input", &input, &err) < 0 || (input && (in = read_bytes(c, input, "stdin", &bytes, &err)) < 0) ||
+		(input && (pty = read_bytes(c, input, "pty", &bytes, &err)) < 0)) {
 		invalid(c, &err);
 		return;
 	}
@@ -391,14 +404,14 @@ static void call_send_signal(struct rpc *c, const json_t *m)
 }
 
 static const struct rpc_method methods[] = {
-	{"List", RPC_UNARY, MAX_SMALL, call_list, NULL},
-	{"Start", RPC_SERVER_STREAM, MAX_START, call_start, NULL},
-	{"Connect", RPC_SERVER_STREAM, MAX_SMALL, call_connect, NULL},
-	{"Update", RPC_UNARY, MAX_SMALL, call_update, NULL},
-	{"SendInput", RPC_UNARY, MAX_SEND, call_send_input, NULL},
-	{"StreamInput", RPC_CLIENT_STREAM, MAX_SEND, call_stream_input, end_stream_input},
-	{"SendSignal", RPC_UNARY, MAX_SMALL, call_send_signal, NULL},
-	{"CloseStdin", RPC_UNARY, MAX_SMALL, call_close_stdin, NULL},
+	{"List", RPC_UNARY, MAX_SMALL, call_list, NULL, false},
+	{"Start", RPC_SERVER_STREAM, MAX_START, call_start, NULL, false},
+	{"Connect", RPC_SERVER_STREAM, MAX_SMALL, call_connect, NULL, false},
+	{"Update", RPC_UNARY, MAX_SMALL, call_update, NULL, false},
+	{"SendInput", RPC_UNARY, MAX_SEND, call_send_input, NULL, true},
+	{"StreamInput", RPC_CLIENT_STREAM, MAX_STREAMED, call_stream_input, end_stream_input, false},
+	{"SendSignal", RPC_UNARY, MAX_SMALL, call_send_signal, NULL, false},
+	{"CloseStdin", RPC_UNARY, MAX_SMALL, call_close_stdin, NULL, false},
 };
 
 const struct rpc_method *process_method(struct str name)

@@ -39,6 +39,7 @@ static bool hold(struct rpc *c, size_t n)
 static void drop_body(struct rpc *c)
 {
 	buf_done(&c->body);
+	payload_done(&c->payload);
 	envd_release(c->envd, c->held);
 	c->held = 0;
 }
@@ -106,6 +107,10 @@ void rpc_end(struct rpc *c)
 static void call(struct rpc *c, struct str text)
 {
 	struct error err = {0};
+	if (c->payload.bad) {
+		rpc_fail(c, CONNECT_INVALID_ARGUMENT, "a string of the message is too long, or should be base64 and is not");
+		return;
+	}
 	if (count_values(text) > MAX_VALUES) {
 		rpc_fail(c, CONNECT_INVALID_ARGUMENT, "the message has more than %d values", MAX_VALUES);
 		return;
@@ -169,6 +174,21 @@ void rpc_resume(struct rpc *c)
 		http_req_resume(c->req);
 }
 
+/* Bytes that the call's buffers take. */
+static int keep(struct rpc *c, const char *p, size_t n)
+{
+	size_t header = c->method->kind == RPC_UNARY ? 0 : CONNECT_HEADER;
+	/* A client stream keeps at most the message that is coming in, and what arrived with its end. */
+	if (c->method->kind != RPC_CLIENT_STREAM && c->held + n > c->method->max + header)
+		return -EMSGSIZE;
+	if (!hold(c, n))
+		return -EDQUOT;
+	if (!c->method->payload)
+		return buf_add(&c->body, p, n);
+	int r = payload_feed(&c->payload, p, n, &c->body);
+	return r == 0 && buf_len(&c->body) > RPC_MAX_TEXT ? -EMSGSIZE : r;
+}
+
 static size_t on_body(struct http_req *r, const char *p, size_t n)
 {
 	struct rpc *c = r->arg;
@@ -176,23 +196,15 @@ static size_t on_body(struct http_req *r, const char *p, size_t n)
 		return n; /* drained */
 	if (c->paused)
 		return 0;
-	bool client_stream = c->method->kind == RPC_CLIENT_STREAM;
-	size_t header = c->method->kind == RPC_UNARY ? 0 : CONNECT_HEADER;
-	/* A client stream keeps at most the message that is coming in, and what arrived with its end. */
-	if (!client_stream && buf_len(&c->body) + n > c->method->max + header) {
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes", c->method->max);
-		return n;
-	}
 	size_t before = buf_len(&c->body);
-	if (!hold(c, n)) {
+	int error = keep(c, p, n);
+	if (error == -EMSGSIZE)
+		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes", c->method->max);
+	else if (error == -EDQUOT)
 		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "too much input is waiting in this sandbox; try again when some was read");
-		return n;
-	}
-	if (buf_add(&c->body, p, n) < 0) {
+	else if (error < 0)
 		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "no memory for the message");
-		return n;
-	}
-	if (client_stream) {
+	else if (c->method->kind == RPC_CLIENT_STREAM) {
 		pump(c);
 		size_t now = c->answered ? 0 : buf_len(&c->body);
 		if (now < before + n) {
@@ -226,12 +238,11 @@ static void on_end(struct http_req *r)
 	/* Its own copy: the call may be over, and this object gone, before it returns. */
 	struct buf body = c->body;
 	c->body = BUF_INIT;
-	struct envd *e = c->envd;
-	size_t held = c->held;
+	/* What the method keeps of it, it counts itself. */
+	envd_release(c->envd, c->held);
 	c->held = 0;
 	call(c, message);
 	buf_done(&body);
-	envd_release(e, held);
 }
 
 static void on_writable(struct http_req *r)

@@ -3,8 +3,11 @@
 #define CUBICLE_GUEST_RPC_H
 
 #include "guest/envd.h"
+#include "guest/payload.h"
 #include "io/connect.h"
 #include "io/json.h"
+
+enum { RPC_MAX_TEXT = 64 * 1024 };
 
 enum rpc_kind { RPC_UNARY, RPC_SERVER_STREAM, RPC_CLIENT_STREAM };
 
@@ -17,6 +20,7 @@ struct rpc_method {
 	/* The request; for RPC_CLIENT_STREAM each message of it. */
 	void (*call)(struct rpc *c, const json_t *message);
 	void (*end)(struct rpc *c); /* RPC_CLIENT_STREAM: all messages were given */
+	bool payload;               /* RPC_UNARY: one long base64 string is decoded on its way (payload.h); the rest is at most RPC_MAX_TEXT */
 };
 
 struct rpc_ops {
@@ -37,6 +41,7 @@ struct rpc {
 	char user[256];            /* of the Authorization header; "" = the default user */
 	int64_t timeout_ns;        /* Connect-Timeout-Ms; 0 = none */
 	struct buf body;
+	struct payload payload;
 	size_t held; /* counted in envd->held */
 	bool answered; /* a whole answer, or its end, was given */
 	bool opened;   /* the head of a stream went out */
