@@ -1,6 +1,7 @@
 #include "guest/control.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "io/chan.h"
 
@@ -210,8 +211,10 @@ static void on_connection(struct loop_fd *w, uint32_t events, void *arg)
 struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id)
 {
 	struct control *c = malloc(sizeof(*c));
-	if (!c)
+	if (!c || fd_set_nonblock(listen_fd, true) < 0) {
+		free(c);
 		return NULL;
+	}
 	*c = (struct control){.loop = l, .identity = id, .listen_fd = listen_fd, .pending = -1};
 	c->retry = loop_timer_new(l, on_retry, c);
 	c->watch = c->retry ? loop_fd_add(l, listen_fd, EPOLLIN, on_connection, c) : NULL;

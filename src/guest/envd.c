@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -150,11 +151,14 @@ static int watch_children(struct envd *e)
 
 int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id, const struct guest_cgroup *g)
 {
+	/* Freed memory goes back to the machine at once: an idle sandbox should hold little. */
+	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+	mallopt(M_TRIM_THRESHOLD, 128 * 1024);
 	*e = (struct envd){.loop = l, .spawner = s, .identity = id, .cgroup = g, .signals = -1};
 	e->pts = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	e->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	e->null = open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	struct http_server_config config = {.on_request = on_request, .arg = e, .high_water = ENVD_HIGH_WATER, .low_water = ENVD_LOW_WATER};
+	struct http_server_config config = {.on_request = on_request, .arg = e, .high_water = ENVD_HIGH_WATER, .low_water = ENVD_LOW_WATER, .max_connections = ENVD_MAX_CONNECTIONS};
 	e->http = http_server_new(l, &config);
 	e->processes = processes_new(e);
 	e->files = file_workers_new(e);
@@ -182,7 +186,7 @@ void envd_done(struct envd *e)
 static int listen_on(struct envd *e, const struct sockaddr *to, socklen_t size)
 {
 	/* What the kernel may keep for one slow client; it counts against this process's cgroup. */
-	const int one = 1, buffer = 128 * 1024;
+	const int one = 1, buffer = 64 * 1024;
 	cleanup_fd int fd = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;

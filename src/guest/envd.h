@@ -20,6 +20,8 @@ enum {
 	/* Output queued for one client before its process has to wait. */
 	ENVD_HIGH_WATER = 64 * 1024,
 	ENVD_LOW_WATER = 16 * 1024,
+	/* More wait to be accepted. Each that is slow holds up to the high-water mark, a chunk, and its socket's buffer of this process's cgroup. */
+	ENVD_MAX_CONNECTIONS = 640,
 };
 
 struct envd {

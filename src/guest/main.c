@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -89,9 +88,6 @@ int main(int argc, char **argv)
 	}
 	fill_standard_descriptors();
 	log_setup("init", 2, LOG_INFO);
-	/* Freed memory goes back to the machine: an idle sandbox should hold little. */
-	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
-	mallopt(M_TRIM_THRESHOLD, 128 * 1024);
 	set_signals();
 	open_cgroup(&init.cgroup, argv + 2);
 

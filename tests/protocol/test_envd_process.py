@@ -391,13 +391,14 @@ class Life(Case):
         s.close()
 
     def test_kill_with_descendants(self):
-        s = self.envd.start(["/bin/bash", "-c", "setsid sleep 100 & (sleep 101 & sleep 102) & echo; wait"])
+        times = ["%d.%d" % (1000 + os.getpid(), i) for i in range(3)]
+        s = self.envd.start(["/bin/bash", "-c", "setsid sleep %s & (sleep %s & sleep %s) & echo; wait" % tuple(times)])
         pid = s.started()
         s.event()
 
         def tree():
             out = subprocess.run(["ps", "-eo", "pid=,args="], stdout=subprocess.PIPE, check=True).stdout.decode()
-            return [line for line in out.split("\n") if line.split()[1:2] == ["sleep"] and line.split()[-1] in ("100", "101", "102")]
+            return [line for line in out.split("\n") if line.split()[1:2] == ["sleep"] and line.split()[-1] in times]
         until(lambda: len(tree()) == 3)
         self.assertEqual(self.signal(pid, descendants=True), (200, {}))
         s.finish()
@@ -562,11 +563,13 @@ class Input(Case):
 
     def test_ten_mebibytes_in_one_call_and_close_behind_them(self):
         data = bytes(range(256)) * 40960
-        s = self.cat(["/bin/sh", "-c", "sleep 0.3; exec sha256sum"])
+        s = self.cat(["/bin/sh", "-c", "kill -STOP $$; exec sha256sum"])
         waiting = threading.Thread(target=lambda: self.send(s.pid, data))
         waiting.start()
-        waiting.join(0.1)
-        until(lambda: self.envd.unary("CloseStdin", {"process": {"pid": s.pid}}) == (200, {}))
+        # Nothing at all has to wait too, once they are queued.
+        until(lambda: self.send(s.pid, b"", Connect_Timeout_Ms="20")[0] == 504)
+        self.assertEqual(self.envd.unary("CloseStdin", {"process": {"pid": s.pid}}), (200, {}))
+        os.kill(s.pid, signal.SIGCONT)
         out, _, end = s.finish()
         waiting.join()
         self.assertEqual(out.split()[0].decode(), hashlib.sha256(data).hexdigest())
@@ -840,7 +843,7 @@ class Load(Case):
             c.request("POST", "/process.Process/SendInput", body, Content_Type="application/json")
         answers = []
         for c in clients:
-            c.socket.settimeout(3)
+            c.socket.settimeout(0.5)
             try:
                 answers.append(json.loads(c.body(c.head()[1]))["code"])
             except (TimeoutError, socket.timeout):
