@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 extern char **environ;
 
@@ -70,8 +71,12 @@ int main(int argc, char **argv)
 		return print(&text, argc < 2 ? stderr : stdout);
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(children); i++)
-		if (!strcmp(argv[1], children[i].name))
+		if (!strcmp(argv[1], children[i].name)) {
+			char title[16]; /* executed as /proc/self/exe, its name would be "exe" */
+			snprintf(title, sizeof(title), "cubicle %s", children[i].name);
+			prctl(PR_SET_NAME, title);
 			return children[i].main(argc - 1, argv + 1);
+		}
 	if (!strcmp(argv[1], "--version"))
 		argv[1] = (char *)"version";
 	int taken;

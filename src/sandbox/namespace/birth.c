@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -116,6 +117,7 @@ int birth_clone(struct host *h, const char *group, uid_t uid, int netns, int lis
 		abort();
 	if (pid < 0)
 		return error_errno(err, pid, "clone of a sandbox");
+	setpriority(PRIO_PROCESS, (id_t)pid, 0); /* the pool's filler runs behind everything; its sandboxes do not */
 	if ((r = write_map(pid, "gid_map", uid)) < 0 || (r = write_map(pid, "uid_map", uid)) < 0) {
 		close(steal_fd(&go)); /* it reads end of file and exits; the caller reaps through the pidfd */
 		error_errno(err, r, "id map");
