@@ -7,16 +7,6 @@
 
 /* A sandbox from create to gone. Every step is: record the intent, act, record the result, tell. */
 
-void live_log(enum log_level level, const struct live *l, const char *fmt, ...)
-{
-	char text[1024];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	log_write(level, &(struct log_ids){.request = str_of(l->request), .sandbox = str_of(l->s.id)}, "%s", text);
-}
-
 struct live *live_find(struct node *n, struct str id)
 {
 	return map_get(&n->live, id);
@@ -275,6 +265,7 @@ static void running_recorded(const struct error *err, void *arg)
 	struct msg_sandbox m;
 	sandbox_message(l->node, &l->s, &m);
 	request_answer(steal_pointer(&l->create), MSG_ID_sandbox, &m, -1);
+	node_stop_check(l->node);
 }
 
 /* What the box tells */

@@ -122,6 +122,11 @@ struct node {
 	unsigned char key[SANDBOX_KEY];
 	unsigned unresolved;      /* sandboxes that `ready` waits for, and 1 while the records are read */
 	struct workq *chores;     /* one thread: the ballast file */
+	struct {
+		uint64_t wanted, setting; /* bytes; `setting` is the thread's while busy */
+		int result;
+		bool busy;
+	} ballast;
 	int64_t adopt_patience;   /* ns, for the init of a recorded sandbox to answer */
 	bool serving, stopping, draining, leaving;
 	void (*ready)(void *arg);
@@ -144,7 +149,9 @@ void live_free(struct live *l);
 void live_watch(struct live *l);
 /* The box is gone: the result is recorded, then everybody is told. */
 void live_finish(struct live *l);
-void live_log(enum log_level level, const struct live *l, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* log_write() with the ids of the sandbox and of the request that made it. */
+#define live_log(level, l, ...)                                                                              \
+	log_write(level, &(struct log_ids){.request = str_of((l)->request), .sandbox = str_of((l)->s.id)}, __VA_ARGS__)
 extern const struct box_ops live_box_ops;
 /* When stopping: goes on as soon as nothing is in flight. */
 void node_stop_check(struct node *n);

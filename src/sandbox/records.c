@@ -45,13 +45,7 @@ struct records {
 	pthread_cond_t wake;
 	struct op *first, **last;
 	bool stop, started, writing;
-	struct batch *reporting; /* batches whose report is under way; under the lock */
-};
-
-struct batch {
-	struct records *records; /* NULL after records_free() */
-	struct op *ops;
-	struct batch *next;
+	struct op *written, **last_written; /* whose report is under way */
 };
 
 /* The rows */
@@ -211,57 +205,59 @@ static void op_free(struct op *op)
 	free(op);
 }
 
+static void free_ops(struct op *op)
+{
+	while (op) {
+		struct op *next = op->next;
+		op_free(op);
+		op = next;
+	}
+}
+
 static void report(void *arg)
 {
-	struct batch *b = arg;
-	struct records *r = b->records;
-	if (r) {
-		pthread_mutex_lock(&r->lock);
-		for (struct batch **at = &r->reporting; *at; at = &(*at)->next)
-			if (*at == b) {
-				*at = b->next;
-				break;
-			}
-		pthread_mutex_unlock(&r->lock);
-	}
-	while (b->ops) {
-		struct op *op = b->ops;
-		b->ops = op->next;
-		if (r && op->fn)
+	struct records *r = arg;
+	pthread_mutex_lock(&r->lock);
+	struct op *ops = r->written;
+	r->written = NULL;
+	pthread_mutex_unlock(&r->lock);
+	for (struct op *op = ops; op; op = op->next)
+		if (op->fn)
 			op->fn(op->err.code ? &op->err : NULL, op->arg);
-		op_free(op);
-	}
-	free(b);
+	free_ops(ops);
+}
+
+/* Hands written ops to the loop; one post is enough for all that it has not taken yet. */
+static void hand_over(struct records *r, struct op *ops)
+{
+	pthread_mutex_lock(&r->lock);
+	bool first = !r->written;
+	if (first)
+		r->last_written = &r->written;
+	*r->last_written = ops;
+	while (*r->last_written)
+		r->last_written = &(*r->last_written)->next;
+	r->writing = false;
+	pthread_mutex_unlock(&r->lock);
+	while (first && loop_post(r->loop, report, r) < 0)
+		sched_yield();
 }
 
 static void *writer(void *arg)
 {
 	struct records *r = arg;
 	for (;;) {
-		struct batch *b = malloc(sizeof(*b));
-		if (!b) {
-			sched_yield();
-			continue;
-		}
 		pthread_mutex_lock(&r->lock);
 		while (!r->first && !r->stop)
 			pthread_cond_wait(&r->wake, &r->lock);
-		*b = (struct batch){.records = r, .ops = r->first};
+		struct op *ops = r->first;
 		r->first = NULL;
-		r->writing = b->ops != NULL;
+		r->writing = ops != NULL;
 		pthread_mutex_unlock(&r->lock);
-		if (!b->ops) {
-			free(b);
+		if (!ops)
 			return NULL;
-		}
-		write_batch(r->store, b->ops);
-		pthread_mutex_lock(&r->lock);
-		b->next = r->reporting;
-		r->reporting = b;
-		r->writing = false;
-		pthread_mutex_unlock(&r->lock);
-		while (loop_post(r->loop, report, b) < 0)
-			sched_yield();
+		write_batch(r->store, ops);
+		hand_over(r, ops);
 	}
 }
 
@@ -302,9 +298,7 @@ void records_free(struct records *r)
 		pthread_mutex_unlock(&r->lock);
 		pthread_join(r->thread, NULL);
 	}
-	/* Reports that the loop has not run yet find out by this that nobody listens. */
-	for (struct batch *b = r->reporting; b; b = b->next)
-		b->records = NULL;
+	free_ops(r->written);
 	store_free(r->reader);
 	store_free(r->store);
 	pthread_cond_destroy(&r->wake);
@@ -377,7 +371,7 @@ void records_prune(struct records *r, int64_t at, unsigned most)
 bool records_idle(struct records *r)
 {
 	pthread_mutex_lock(&r->lock);
-	bool idle = !r->first && !r->writing && !r->reporting;
+	bool idle = !r->first && !r->writing && !r->written;
 	pthread_mutex_unlock(&r->lock);
 	return idle;
 }

@@ -16,7 +16,7 @@ typedef void records_fn(const struct error *err, void *arg);
 
 /* Opens or makes path. 0 or -errno. */
 int records_open(const char *path, struct loop *l, struct records **ret, struct error *err);
-/* Finishes the writes that wait; their callbacks are not called any more. Takes NULL. */
+/* Finishes the writes that wait; their callbacks are not called any more. The loop must not run after this. Takes NULL. */
 void records_free(struct records *r);
 
 /* Nothing waits to be written or reported. */

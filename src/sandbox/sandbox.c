@@ -102,9 +102,11 @@ void sandbox_derive_tokens(struct sandbox *s, const unsigned char key[SANDBOX_KE
 
 bool sandbox_copy(char *to, size_t size, struct str from)
 {
-	if (from.n >= size || memchr(from.p, 0, from.n))
+	/* An absent view may have no address at all. */
+	if (from.n >= size || (from.n && memchr(from.p, 0, from.n)))
 		return false;
-	memcpy(to, from.p, from.n);
+	if (from.n)
+		memcpy(to, from.p, from.n);
 	to[from.n] = 0;
 	return true;
 }
