@@ -273,7 +273,8 @@ static void vanish(struct sandbox_index *ix, struct index_sandbox *s)
 	free(s);
 }
 
-static int put_gone(struct sandbox_index *ix, const struct msg_sandbox *m)
+/* Of one that is gone, or is being killed: then its intent is known already, and from now on clients see it as ended. */
+static struct index_end end_of(const struct msg_sandbox *m)
 {
 	struct index_end end = {.team = m->team, .reason = STR("crashed"), .at = clock_realtime()};
 	if (msg_has(m, sandbox, reason))
@@ -282,6 +283,12 @@ static int put_gone(struct sandbox_index *ix, const struct msg_sandbox *m)
 		end.detail = m->detail;
 	if (msg_has(m, sandbox, ended_at))
 		end.at = m->ended_at;
+	return end;
+}
+
+static int put_gone(struct sandbox_index *ix, const struct msg_sandbox *m)
+{
+	struct index_end end = end_of(m);
 	struct index_sandbox *old = map_get(&ix->by_id, m->id);
 	if (old)
 		vanish(ix, old);
@@ -307,7 +314,8 @@ static int put_live(struct sandbox_index *ix, const struct msg_sandbox *m)
 	if (old && index_is_running(old) && (!index_is_running(s) || !str_eq(old->generation, s->generation)))
 		tell_ended(ix, old);
 	free(old);
-	return 0;
+	struct index_end end = end_of(m);
+	return m->state == SANDBOX_KILLING && msg_has(m, sandbox, reason) ? put_end(ix, m->id, &end) : 0;
 }
 
 int index_put_sandbox(struct sandbox_index *ix, const struct msg_sandbox *m, bool event)

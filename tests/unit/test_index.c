@@ -150,7 +150,9 @@ static void the_end_is_told_once_and_its_reason_kept(void **state)
 	assert_string_equal(ended.last, "a/g1");
 	m.state = SANDBOX_KILLING;
 	m.sequence = 3;
+	msg_set(&m, sandbox, reason, STR("disk_full"));
 	put(ix, m, true, 0);
+	assert_str(index_end_of(ix, STR("a"), clock_realtime())->reason, "disk_full"); /* the intent, until more is known */
 	assert_string_equal(ended.last, "a/g2");
 	assert_int_equal(ended.n, 2);
 	assert_false(index_is_running(index_find(ix, STR("a"))));
