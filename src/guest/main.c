@@ -3,6 +3,7 @@
  * directories of the work cgroup: memory=DIR cpu=DIR. They are read before the host's tree is left.
  */
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "guest/cgroup.h"
 #include "guest/control.h"
@@ -13,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 struct init {
 	struct guest_identity identity;
@@ -78,6 +80,26 @@ static void fill_standard_descriptors(void)
 		close(fd);
 }
 
+static void write_mark(const char *path, const char *value)
+{
+	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+	int r = fd < 0 ? -errno : fd_write_all(fd, value, strlen(value));
+	if (r < 0)
+		log_warn("%s: %s", path, strerror(-r));
+}
+
+/* What tells a program that it is in a sandbox, and in which (e2b.md B.6). /run is our own tmpfs, and no command has run yet. */
+static void write_marks(const struct guest_identity *id)
+{
+	if (mkdir("/run/e2b", 0755) < 0 && errno != EEXIST) {
+		log_warn("/run/e2b: %s", strerror(errno));
+		return;
+	}
+	write_mark("/run/e2b/.E2B_SANDBOX", "true");
+	write_mark("/run/e2b/.E2B_SANDBOX_ID", id->sandbox);
+	write_mark("/run/e2b/.E2B_TEMPLATE_ID", id->template);
+}
+
 int main(int argc, char **argv)
 {
 	static struct init init;
@@ -93,6 +115,7 @@ int main(int argc, char **argv)
 
 	int conn = -1, spawner = -1, r;
 	guest_park((int)listen_fd, &init.identity, &conn, &spawner);
+	write_marks(&init.identity);
 
 	set_limits();
 	struct loop *l = loop_new();

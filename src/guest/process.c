@@ -257,16 +257,24 @@ static const char *signal_text(int sig, char *to, size_t size)
 	return to;
 }
 
-static void make_end(struct buf *to, const struct exit_info *x)
+static void make_end(struct process *p, struct buf *to)
 {
-	char number[32], status[96], text[320];
-	if (x->code == CLD_EXITED)
+	const struct exit_info *x = &p->exit;
+	bool exited = x->code == CLD_EXITED;
+	uint64_t limit;
+	char number[32], status[96], why[128] = "", text[480], error[240] = "";
+	if (exited)
 		snprintf(status, sizeof(status), "exit status %d", x->status);
 	else
 		snprintf(status, sizeof(status), "signal: %s%s", signal_text(x->status, number, sizeof(number)), x->code == CLD_DUMPED ? " (core dumped)" : "");
-	bool good = x->code == CLD_EXITED && x->status == 0;
-	int n = snprintf(text, sizeof(text), "{\"event\":{\"end\":{\"exitCode\":%d,\"exited\":%s,\"status\":\"%s\"%s%s%s}}}", x->code == CLD_EXITED ? x->status : -1,
-		x->code == CLD_EXITED ? "true" : "false", status, good ? "" : ",\"error\":\"", good ? "" : status, good ? "" : "\"");
+	if (x->oom && guest_cgroup_limit(p->all->envd->cgroup, &limit))
+		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)", (unsigned long long)(limit >> 20));
+	else if (x->oom)
+		snprintf(why, sizeof(why), " (oom_killed)");
+	if (!exited || x->status != 0)
+		snprintf(error, sizeof(error), ",\"error\":\"%s%s\"", status, why);
+	int n = snprintf(text, sizeof(text), "{\"event\":{\"end\":{\"exitCode\":%d,\"exited\":%s,\"status\":\"%s\"%s}}}", exited ? x->status : -1,
+		exited ? "true" : "false", status, error);
 	connect_envelope(to, 0, str_n(text, (size_t)n));
 }
 
@@ -275,7 +283,7 @@ void process_watch(struct process *p, struct rpc *c)
 	cleanup_buf struct buf out = BUF_INIT;
 	if (p->state == PROCESS_ENDED) {
 		make_start(&out, p->pid);
-		make_end(&out, &p->exit);
+		make_end(p, &out);
 		rpc_event(c, buf_str(&out));
 		rpc_end(c);
 		return;
@@ -327,7 +335,7 @@ void process_check_end(struct process *p)
 			return;
 	struct processes *all = p->all;
 	cleanup_buf struct buf out = BUF_INIT;
-	make_end(&out, &p->exit);
+	make_end(p, &out);
 	end_watchers(p, buf_str(&out));
 	p->state = PROCESS_ENDED;
 	close_all(p);
@@ -341,6 +349,17 @@ void process_check_end(struct process *p)
 		forget_ended(all);
 }
 
+/*
+ * The kernel tells nobody whom it killed for lack of memory. A command that was killed, or whose shell reports that of a child, in whose time the cgroup counted
+ * such a kill, and that no client has signalled, was most likely it.
+ */
+static void judge_memory(struct process *p)
+{
+	uint64_t now;
+	bool killed = p->exit.code == CLD_EXITED ? p->exit.status == 128 + SIGKILL : p->exit.status == SIGKILL;
+	p->exit.oom = killed && !p->impatient && guest_cgroup_oom_kills(p->all->envd->cgroup, &now) && now > p->oom_kills;
+}
+
 bool process_reaped(struct processes *all, pid_t pid, struct exit_info exit)
 {
 	struct process *p = map_get(&all->by_pid, MAP_KEY(pid));
@@ -348,6 +367,7 @@ bool process_reaped(struct processes *all, pid_t pid, struct exit_info exit)
 		return false;
 	p->reaped = true;
 	p->exit = exit;
+	judge_memory(p);
 	answer_kills(p);
 	if (p->state == PROCESS_STARTING)
 		return true; /* on_spawned() goes on */
@@ -552,6 +572,7 @@ static struct process *process_new(struct processes *all, struct process_request
 		return NULL;
 	}
 	p->held = q->config.n;
+	guest_cgroup_oom_kills(all->envd->cgroup, &p->oom_kills);
 	if (q->timeout_ns && (!(p->deadline = loop_timer_new(all->envd->loop, on_deadline, p)) || loop_timer_in(p->deadline, q->timeout_ns) < 0)) {
 		process_free(p);
 		return NULL;

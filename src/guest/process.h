@@ -58,6 +58,7 @@ struct kill_wait {
 struct exit_info {
 	int code; /* si_code: CLD_EXITED, CLD_KILLED, CLD_DUMPED */
 	int status;
+	bool oom; /* by the look of it (judge_memory()) */
 };
 
 struct process {
@@ -80,6 +81,7 @@ struct process {
 	bool impatient; /* signalled by a client, or past its deadline: its end does not wait for others that hold its pipes */
 	bool group_lost; /* the number of its process group may belong to somebody else now */
 	struct exit_info exit;
+	uint64_t oom_kills; /* of the cgroup when it started */
 	struct watcher *watchers;
 	struct watcher *starter; /* the stream of its Start; NULL once that is gone */
 	struct loop_timer *deadline;

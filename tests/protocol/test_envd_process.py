@@ -857,6 +857,37 @@ class Load(Case):
         until(lambda: self.envd.rss_kib() < 8 * 1024)
 
 
+class Memory(unittest.TestCase):
+    """A cgroup of its own with 64 MiB, in which the spawner is put."""
+
+    def setUp(self):
+        v1 = os.path.isdir("/sys/fs/cgroup/memory")
+        self.directory = "%s/cubicle-envd-test-%d" % ("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup", os.getpid())
+        try:
+            os.mkdir(self.directory)
+            with open(self.directory + ("/memory.limit_in_bytes" if v1 else "/memory.max"), "w") as f:
+                f.write(str(64 << 20))
+        except OSError as e:
+            self.skipTest("no memory cgroup can be made here: %s" % e)
+        self.addCleanup(os.rmdir, self.directory)
+        self.envd = Envd("user=root", "memory=" + self.directory, "cpu=" + self.directory)
+        self.addCleanup(self.envd.stop)
+        with open(self.directory + "/cgroup.procs", "w") as f:
+            f.write(str(self.envd.spawner))
+
+    def test_a_command_that_runs_out_of_memory(self):
+        eat = "x = bytearray(100 << 20)"
+        _, _, end = self.envd.run_argv(["/usr/bin/python3", "-c", eat])
+        self.assertEqual(end, {"exitCode": -1, "exited": False, "status": "signal: killed",
+                               "error": "signal: killed (oom_killed: the memory limit of 64 MiB was reached)"})
+        _, _, end = self.envd.run("/usr/bin/python3 -c '%s'; exit $?" % eat)
+        self.assertEqual((end["exitCode"], end["status"]), (137, "exit status 137"))
+        self.assertIn("oom_killed", end["error"])
+        self.assertEqual(self.envd.run("kill -9 $$")[2]["error"], "signal: killed", "a kill of another kind")
+        status, _, body = self.envd.connect().get("/metrics")
+        self.assertEqual((status, json.loads(body)["mem_total"]), (200, 64 << 20))
+
+
 class Spawner(Case):
     def test_death_of_the_spawner(self):
         os.kill(self.envd.spawner, signal.SIGKILL)
