@@ -1,5 +1,6 @@
 #include "egress/egress.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "config/options.h"
 #include "egress/confine.h"
@@ -13,12 +14,16 @@ enum { SERVE_FD = 3, OPTIONS_FD = 4 };
 
 static const char resolv_conf[] = "/etc/resolv.conf";
 
+/* How long names are served on without a node, and how long a new one may take to give the sockets of its sandboxes again. */
+static const int64_t node_patience = 60 * NS_PER_S, adoption_patience = 30 * NS_PER_S;
+
 struct egress {
 	struct loop *loop;
 	struct chan *serve, *node;
 	struct upstreams upstreams;
 	struct forwarder *forwarder;
 	struct dns_server *server;
+	struct loop_timer *reaper;
 };
 
 static void serve_slot(struct egress *e, struct chan_message *m)
@@ -49,12 +54,19 @@ static void on_node_message(struct chan *c, struct chan_message *m, void *arg)
 	}
 }
 
-/* Node is gone or starts anew: it sends the sockets again, beside which these must not take queries any more. */
-static void forget_node(struct egress *e)
+/* Node is gone or starts anew. Sandboxes outlive it, so their names do too. */
+static void lose_node(struct egress *e, int64_t patience)
 {
 	chan_free(e->node);
 	e->node = NULL;
-	dns_server_clear(e->server);
+	dns_server_orphan(e->server);
+	loop_timer_in(e->reaper, patience);
+}
+
+static void on_reap(struct loop_timer *t, void *arg)
+{
+	struct egress *e = arg;
+	dns_server_reap(e->server);
 }
 
 static void on_node_closed(struct chan *c, const struct error *err, void *arg)
@@ -62,7 +74,7 @@ static void on_node_closed(struct chan *c, const struct error *err, void *arg)
 	struct egress *e = arg;
 	log_info("the channel to node is closed: %s", err->message);
 	e->node = NULL;
-	forget_node(e);
+	lose_node(e, node_patience);
 }
 
 static const struct chan_ops node_ops = {on_node_message, on_node_closed};
@@ -78,7 +90,7 @@ static void on_serve_message(struct chan *c, struct chan_message *m, void *arg)
 		log_warn("a channel to '%.*s' is of no use here", STR_FMT(m->body->peer.role));
 		return;
 	}
-	forget_node(e);
+	lose_node(e, adoption_patience);
 	e->node = chan_new(e->loop, steal_fd(&m->fds[0]), MSG_FROM_NODE, 0, &node_ops, e);
 	if (!e->node)
 		log_error("channel to node: %s", strerror(errno));
@@ -121,7 +133,8 @@ static int start(struct egress *e, const struct options *o, struct error *err)
 	/* A half for upstream sockets, an eighth for connections of sandboxes; the rest holds two sockets a slot. */
 	e->forwarder = e->loop ? forwarder_new(e->loop, &e->upstreams, descriptors / 2) : NULL;
 	e->server = e->forwarder ? dns_server_new(e->loop, e->forwarder, descriptors / 8) : NULL;
-	e->serve = e->server ? chan_new(e->loop, SERVE_FD, MSG_FROM_SERVE, 0, &serve_ops, e) : NULL;
+	e->reaper = e->server ? loop_timer_new(e->loop, on_reap, e) : NULL;
+	e->serve = e->reaper ? chan_new(e->loop, SERVE_FD, MSG_FROM_SERVE, 0, &serve_ops, e) : NULL;
 	if (!e->serve)
 		return error_errno(err, errno ? -errno : -ENOMEM, "starting egress");
 	if (descriptors * 3 / 8 < 2 * o->max_sandboxes)
@@ -139,6 +152,7 @@ static void finish(struct egress *e)
 {
 	chan_free(e->node);
 	chan_free(e->serve);
+	loop_timer_free(e->reaper);
 	dns_server_free(e->server);
 	forwarder_free(e->forwarder);
 	loop_free(e->loop);

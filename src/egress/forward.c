@@ -126,13 +126,31 @@ static int attempt_open(struct attempt *a)
 	return w->tcp ? 0 : attempt_send(a);
 }
 
+static bool was_asked(const struct forward *w, const struct upstream *u)
+{
+	for (size_t i = 0; i < w->n_attempts; i++)
+		if (w->attempts[i].upstream == u && w->attempts[i].generation == w->forwarder->upstreams->generation)
+			return true;
+	return false;
+}
+
+/* The best that was not asked yet (their order changes as they fail), else the best. */
+static struct upstream *choose(struct forward *w, int64_t now)
+{
+	struct upstreams *all = w->forwarder->upstreams;
+	for (size_t i = 0; i < all->n; i++)
+		if (!was_asked(w, upstreams_nth(all, i, now)))
+			return upstreams_nth(all, i, now);
+	return upstreams_nth(all, w->n_attempts, now);
+}
+
 /* Asks the next resolver. False when there is nobody left to ask. */
 static bool attempt_next(struct forward *w)
 {
 	struct forwarder *f = w->forwarder;
 	int64_t now = clock_boottime();
 	while (w->n_attempts < ATTEMPTS_MAX && f->sockets < f->sockets_max) {
-		struct upstream *u = upstreams_nth(f->upstreams, w->n_attempts, now);
+		struct upstream *u = choose(w, now);
 		if (!u)
 			return false;
 		struct attempt *a = &w->attempts[w->n_attempts++];

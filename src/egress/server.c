@@ -170,21 +170,27 @@ int slot_take(struct dns_slot *s, struct client *c, const struct sockaddr_in *fr
 	return 1;
 }
 
+/* One datagram off the socket; false when there is none. */
+static bool take_datagram(struct dns_slot *s, int fd)
+{
+	char message[DNS_QUERY_MAX + 1];
+	struct sockaddr_in from;
+	socklen_t from_n = sizeof(from);
+	ssize_t n = recvfrom(fd, message, sizeof(message), MSG_DONTWAIT, (struct sockaddr *)&from, &from_n);
+	if (n < 0)
+		return false;
+	if (n <= DNS_QUERY_MAX && from_n == sizeof(from) && from.sin_family == AF_INET)
+		slot_take(s, NULL, &from, str_n(message, (size_t)n));
+	else
+		pay(s, clock_boottime());
+	return true;
+}
+
 static void on_datagram(struct loop_fd *w, uint32_t events, void *arg)
 {
 	struct dns_slot *s = arg;
-	char message[DNS_QUERY_MAX + 1];
-	for (int i = 0; i < DATAGRAMS_PER_TURN && slot_may_take(s, clock_boottime()); i++) {
-		struct sockaddr_in from;
-		socklen_t from_n = sizeof(from);
-		ssize_t n = recvfrom(s->udp, message, sizeof(message), MSG_DONTWAIT, (struct sockaddr *)&from, &from_n);
-		if (n < 0)
-			break;
-		if (n <= DNS_QUERY_MAX && from_n == sizeof(from) && from.sin_family == AF_INET)
-			slot_take(s, NULL, &from, str_n(message, (size_t)n));
-		else
-			pay(s, clock_boottime());
-	}
+	for (int i = 0; i < DATAGRAMS_PER_TURN && slot_may_take(s, clock_boottime()) && take_datagram(s, s->udp); i++)
+		;
 	slot_update(s);
 }
 
@@ -214,8 +220,10 @@ static void slot_free(struct dns_slot *s)
 	loop_fd_del(s->udp_source);
 	loop_fd_del(s->tcp_source);
 	loop_timer_free(s->timer);
-	close(s->udp);
-	close(s->tcp);
+	if (s->udp >= 0)
+		close(s->udp);
+	if (s->tcp >= 0)
+		close(s->tcp);
 	free(s);
 }
 
@@ -231,30 +239,81 @@ void dns_server_free(struct dns_server *s)
 {
 	if (!s)
 		return;
-	dns_server_clear(s);
+	map_foreach(&s->slots, m)
+		slot_free(m->value);
+	map_done(&s->slots);
 	free(s);
 }
 
-int dns_server_add(struct dns_server *server, uint64_t slot, int udp, int tcp, bool allow)
+static int slot_new(struct dns_server *server, uint64_t number, struct dns_slot **ret)
 {
-	dns_server_remove(server, slot);
 	struct dns_slot *s = calloc(1, sizeof(*s));
-	if (!s) {
-		close(udp);
-		close(tcp);
+	if (!s)
 		return -ENOMEM;
-	}
-	*s = (struct dns_slot){.server = server, .number = slot, .udp = udp, .tcp = tcp, .allow = allow};
-	s->timer = loop_timer_new(server->loop, on_timer, s);
-	int r = fd_set_nonblock(tcp, true);
-	if (r == 0 && (!s->timer || !(s->udp_source = loop_fd_add(server->loop, udp, EPOLLIN, on_datagram, s)) ||
-			      !(s->tcp_source = loop_fd_add(server->loop, tcp, EPOLLIN, on_connection, s))))
-		r = errno ? -errno : -ENOMEM;
-	if (r == 0)
-		r = map_put(&server->slots, MAP_KEY(slot), s, NULL);
+	*s = (struct dns_slot){.server = server, .number = number, .udp = -1, .tcp = -1, .timer = loop_timer_new(server->loop, on_timer, s)};
+	int r = s->timer ? map_put(&server->slots, MAP_KEY(number), s, NULL) : -ENOMEM;
 	if (r < 0)
 		slot_free(s);
+	else
+		*ret = s;
 	return r;
+}
+
+/* 0 on kernels that do not tell (before 5.14): then no two are the same. */
+static uint64_t namespace_of(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t n = sizeof(cookie);
+	return fd < 0 || getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
+/* Puts new sockets in the place of the old ones, then takes what had come in there. */
+static int slot_bind(struct dns_slot *s, int udp, int tcp)
+{
+	struct loop_fd *udp_source = loop_fd_add(s->server->loop, udp, EPOLLIN, on_datagram, s);
+	struct loop_fd *tcp_source = loop_fd_add(s->server->loop, tcp, EPOLLIN, on_connection, s);
+	if (!udp_source || !tcp_source) {
+		loop_fd_del(udp_source);
+		loop_fd_del(tcp_source);
+		return -ENOMEM;
+	}
+	cleanup_fd int old_udp = s->udp, old_tcp = s->tcp;
+	loop_fd_del(s->udp_source);
+	loop_fd_del(s->tcp_source);
+	s->udp = udp;
+	s->tcp = tcp;
+	s->udp_source = udp_source;
+	s->tcp_source = tcp_source;
+	for (int i = 0; i < ASKS_PER_SLOT && old_udp >= 0 && take_datagram(s, old_udp); i++)
+		;
+	for (int fd; old_tcp >= 0 && (fd = accept4(old_tcp, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)
+		client_accept(s, fd);
+	slot_update(s);
+	return 0;
+}
+
+int dns_server_add(struct dns_server *server, uint64_t number, int udp, int tcp, bool allow)
+{
+	cleanup_fd int mine_udp = udp, mine_tcp = tcp;
+	struct dns_slot *s = map_get(&server->slots, MAP_KEY(number));
+	uint64_t space = namespace_of(udp);
+	if (s && (!space || space != namespace_of(s->udp))) {
+		dns_server_remove(server, number);
+		s = NULL;
+	}
+	int r = fd_set_nonblock(tcp, true);
+	if (r == 0 && !s)
+		r = slot_new(server, number, &s);
+	if (r < 0)
+		return r;
+	s->allow = allow;
+	s->orphan = false;
+	r = slot_bind(s, udp, tcp);
+	if (r < 0)
+		return r;
+	steal_fd(&mine_udp);
+	steal_fd(&mine_tcp);
+	return 0;
 }
 
 void dns_server_policy(struct dns_server *server, uint64_t slot, bool allow, struct str sandbox)
@@ -282,10 +341,22 @@ void dns_server_remove(struct dns_server *server, uint64_t slot)
 		slot_free(s);
 }
 
-void dns_server_clear(struct dns_server *server)
+void dns_server_orphan(struct dns_server *server)
 {
 	map_foreach(&server->slots, m)
-		slot_free(m->value);
-	map_done(&server->slots);
-	server->slots = MAP_INIT;
+		((struct dns_slot *)m->value)->orphan = true;
+}
+
+static struct dns_slot *next_orphan(const struct dns_server *server)
+{
+	map_foreach(&server->slots, m)
+		if (((struct dns_slot *)m->value)->orphan)
+			return m->value;
+	return NULL;
+}
+
+void dns_server_reap(struct dns_server *server)
+{
+	for (struct dns_slot *s; (s = next_orphan(server));)
+		dns_server_remove(server, s->number);
 }

@@ -30,7 +30,7 @@ struct dns_slot {
 	struct client *clients;
 	unsigned n_asks, n_clients;
 	int64_t paid_until; /* CLOCK_BOOTTIME ns: how far the queries taken so far reach at the rate allowed */
-	bool allow, accept_paused;
+	bool allow, accept_paused, orphan;
 	char sandbox[33];
 };
 

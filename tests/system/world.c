@@ -1,5 +1,7 @@
 #include "world.h"
 
+#include "base/fd.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -211,8 +213,9 @@ pid_t start_service(int netns, uint16_t port)
 	pid_t pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		close(ready[0]);
 		enter(netns);
+		/* Sockets of the slots above all: a copy keeps them bound. */
+		fd_close_all_except(3, &ready[1], 1);
 		serve(port, ready[1]);
 	}
 	close(ready[1]);
