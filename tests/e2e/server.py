@@ -36,12 +36,17 @@ def wait_for(condition, seconds=10.0, what="condition"):
         time.sleep(0.02)
 
 
+def clean_env(extra=None):
+    """Our environment without what configures a server or a client."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith(("CUBICLE_", "E2B_"))}, **(extra or {})}
+
+
 def ensure_base_template():
     """Makes the template `base` once per machine; later runs take the same files."""
     node = TEMPLATES / "node"
     if any((node / "templates").glob("*.json")):
         return
-    subprocess.run([CUBICLE, "template", "make-default", f"--state.dir={TEMPLATES}"], check=True)
+    subprocess.run([CUBICLE, "template", "make-default", "--if-missing", f"--state.dir={TEMPLATES}"], check=True, env=clean_env())
 
 
 class Server:
@@ -102,8 +107,7 @@ class Server:
             "log.level": "info",
             **self.options,
         }
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("CUBICLE_", "E2B_"))}
-        env.update(self.extra_env)
+        env = clean_env(self.extra_env)
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
             [str(CUBICLE), "serve"] + [f"--{k}={v}" for k, v in options.items()],

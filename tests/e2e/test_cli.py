@@ -7,18 +7,16 @@ import subprocess
 
 import pytest
 
-from server import CUBICLE, wait_for
+from server import CUBICLE, clean_env, wait_for
 
 
 @pytest.fixture
 def cli(server):
     """cli(words...): runs the program as root on the server's machine, over the admin socket."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CUBICLE_", "E2B_"))}
-
     def call(*words, data=b"", check=True, extra=None, where=True):
         flags = [f"--state.dir={server.state}", f"--listen=127.0.0.1:{server.port}"] if where else []
         at = words.index("--") if "--" in words else len(words)
-        r = subprocess.run([str(CUBICLE), *words[:at], *flags, *words[at:]], input=data, capture_output=True, timeout=120, env={**env, **(extra or {})})
+        r = subprocess.run([str(CUBICLE), *words[:at], *flags, *words[at:]], input=data, capture_output=True, timeout=120, env=clean_env(extra))
         assert not check or r.returncode == 0, (words, r.returncode, r.stderr)
         return r
 
@@ -38,7 +36,7 @@ def test_run_passes_streams_and_code_and_leaves_nothing(cli):
 
 def test_run_interrupted_leaves_nothing(cli, server):
     before = ids(cli)
-    p = subprocess.Popen([str(CUBICLE), "run", "base", f"--state.dir={server.state}", "--", "sh", "-c", "echo up; sleep 1000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    p = subprocess.Popen([str(CUBICLE), "run", "base", f"--state.dir={server.state}", "--", "sh", "-c", "echo up; sleep 1000"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean_env())
     assert p.stdout.readline() == b"up\n"
     p.send_signal(signal.SIGINT)
     assert p.wait(60) == 130
@@ -87,9 +85,9 @@ def test_keys(cli, server):
 
 def test_env_serves_a_shell_and_the_client(cli, server):
     script = 'eval "$(%s env --state.dir=%s --listen=127.0.0.1:%d)"; python3 -c "%s"' % (
-        CUBICLE, server.state, server.port, "import e2b; s = e2b.Sandbox.create('base'); print(s.commands.run('echo from $(whoami)').stdout); s.kill()")
-    r = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
-    assert r.stdout.strip() == "from user", r.stderr
+        CUBICLE, server.state, server.port, "import e2b; s = e2b.Sandbox.create('base'); print(s.commands.run('whoami').stdout); s.kill()")
+    r = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120, env=clean_env())
+    assert r.stdout.strip() == "user", r.stderr
     values = json.loads(cli("env", "--json").stdout)
     assert values["E2B_API_KEY"] == server.api_key and values["CUBE_PROXY_PORT_HTTP"] == str(server.port)
 
