@@ -15,10 +15,12 @@ enum {
 	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
 	GROWTH_SHARE = 8,      /* an eighth of the old sum goes with each look */
 	BUSY_SHARE = 10,       /* a look costs at most a tenth of the time */
+	/* What is pending counts this often against free space: while it is written back, a process outside may take three times as much. */
+	PENDING_WEIGHT = 4,
 };
 
 static const uint64_t fastest = 4096 * MIB; /* a second: what writers can dirty at most */
-static const uint64_t sync_above = 4 * MIB, stale_above = 64 * MIB, creep = MIB;
+static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, creep = MIB;
 
 struct disk_account {
 	const struct options *options;
@@ -168,24 +170,38 @@ static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t sta
 		box_sync(e->box);
 }
 
-static void act_calm(struct disk_account *d)
+/* Too much is pending for the room there is: who has much of it waits, without an error, until it is written. */
+static bool must_wait(const struct disk_entry *e, bool crowded)
 {
-	for (size_t i = 0; i < d->n; i++) {
-		set_frozen(d->entries[i], false);
-		set_brake(d->entries[i], BOX_NO_BRAKE);
-	}
+	return crowded && e->space.pending > (e->frozen ? thaw_below : sync_above);
 }
 
-static void act_tight(struct disk_account *d, int64_t left, const struct disk_marks *m, int64_t now)
+/* Takes space although nothing new may be allocated inside. */
+static bool is_stubborn(const struct disk_account *d, enum disk_zone before, const struct disk_entry *e)
 {
-	uint64_t pool = left > (int64_t)m->red ? (uint64_t)left - m->red : 0;
-	uint64_t share = d->zone == DISK_RED || !d->n ? 0 : pool / d->n;
+	return d->zone == DISK_RED && before == DISK_RED && (e->stubborn || (e->braked && grows(e) && !guaranteed(e)));
+}
+
+static uint64_t share_of(const struct disk_account *d, int64_t weighted, const struct disk_marks *m)
+{
+	if (d->zone == DISK_CALM)
+		return BOX_NO_BRAKE;
+	if (d->zone == DISK_RED || weighted <= (int64_t)m->red)
+		return 0;
+	return ((uint64_t)weighted - m->red) / PENDING_WEIGHT / d->n;
+}
+
+static void act(struct disk_account *d, enum disk_zone before, int64_t weighted, const struct disk_marks *m, int64_t now)
+{
+	uint64_t share = share_of(d, weighted, m);
+	bool crowded = weighted < (int64_t)(d->zone == DISK_CALM ? m->reserve : m->red);
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
+		e->stubborn = is_stubborn(d, before, e);
 		set_brake(e, guaranteed(e) ? BOX_NO_BRAKE : share);
-		if (d->zone != DISK_RED)
-			set_frozen(e, false);
-		give_back(d, e, d->zone == DISK_RED ? sync_above : stale_above, now);
+		set_frozen(e, e->stubborn || must_wait(e, crowded));
+		if (crowded || d->zone != DISK_CALM)
+			give_back(d, e, d->zone == DISK_RED ? sync_above : stale_above, now);
 	}
 }
 
@@ -206,16 +222,6 @@ static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t no
 	d->ops->kill(worst, detail, d->arg);
 }
 
-static void act_red(struct disk_account *d, uint64_t free_bytes, const struct disk_marks *m, int64_t now)
-{
-	/* Braked since the last look at least: who takes space now does it past the brake. */
-	for (size_t i = 0; i < d->n; i++)
-		if (d->entries[i]->braked && grows(d->entries[i]) && !guaranteed(d->entries[i]))
-			set_frozen(d->entries[i], true);
-	if (free_bytes < m->red / 4)
-		kill_fastest(d, free_bytes, now);
-}
-
 static void keep_ballast(struct disk_account *d, int64_t left, const struct disk_marks *m)
 {
 	uint64_t want = d->ballast;
@@ -229,12 +235,12 @@ static void keep_ballast(struct disk_account *d, int64_t left, const struct disk
 	d->ops->ballast(want, d->arg);
 }
 
-static int64_t next_look(struct disk_account *d, int64_t left, const struct disk_marks *m, bool moving, int64_t cost)
+static int64_t next_look(struct disk_account *d, int64_t weighted, const struct disk_marks *m, bool moving, int64_t cost)
 {
 	int64_t ns = LOOK_MIN_MS * NS_PER_MS;
 	if (d->zone == DISK_CALM) {
-		uint64_t margin = left > (int64_t)m->reserve ? (uint64_t)left - m->reserve : 0;
-		ns = MAX(ns, (int64_t)MIN(margin / (fastest / 1000), (uint64_t)LOOK_CALM_MS) * NS_PER_MS);
+		uint64_t margin = weighted > (int64_t)m->reserve ? (uint64_t)weighted - m->reserve : 0;
+		ns = MAX(ns, (int64_t)MIN(margin / (PENDING_WEIGHT * fastest / 1000), (uint64_t)LOOK_CALM_MS) * NS_PER_MS);
 	} else if (!moving) {
 		ns = MIN(MAX(d->pace * 2, ns), LOOK_TIGHT_MS * NS_PER_MS);
 	}
@@ -277,14 +283,12 @@ int64_t disk_account_tick(struct disk_account *d)
 	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
 	enum disk_zone before = d->zone;
 	enter(d, zone_of(before, left, &m), &disk);
-	if (d->zone == DISK_CALM)
-		act_calm(d);
-	else
-		act_tight(d, left, &m, now);
-	if (d->zone == DISK_RED && before == DISK_RED)
-		act_red(d, disk.free, &m, now);
+	int64_t weighted = (int64_t)disk.free - (int64_t)d->exposure * PENDING_WEIGHT;
+	act(d, before, weighted, &m, now);
+	if (d->zone == DISK_RED && before == DISK_RED && disk.free < m.red / 4)
+		kill_fastest(d, disk.free, now);
 	keep_ballast(d, left, &m);
-	int64_t wait = next_look(d, left, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
+	int64_t wait = next_look(d, weighted, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
 	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;
 }
 

@@ -3,7 +3,8 @@
  *
  * What counts is free space minus what the kernel has accepted inside the sandboxes and not yet brought to the host (their exposure). Three zones of it:
  *
- *   calm   above the reserve. Nothing is limited. The next look comes before writers at memory speed could have crossed the reserve.
+ *   calm   above the reserve. Nothing is limited, only: where much is pending for the room there is, who has much of it is frozen until it is written back,
+ *          so that a process outside cannot take the room first. The next look comes before writers at memory speed could have crossed the reserve.
  *   tight  below the reserve. Creates get 507. What is left above the red mark is dealt out: every disk is braked to its equal share
  *          (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next look comes. What is pending is
  *          written back at once, which makes exposure small; disks that hold deleted data are trimmed.
@@ -33,7 +34,7 @@ struct disk_entry {
 	uint64_t growth;         /* decaying sum of what it took */
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
-	bool seen, braked, frozen;
+	bool seen, braked, frozen, stubborn;
 };
 
 struct disk_marks {

@@ -1,0 +1,371 @@
+#include "unit.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "node/disk_account.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+/* The space account against a simulated host: writers that dirty memory at full speed, a disk that is slower, processes outside. */
+
+#define MIB (UINT64_C(1) << 20)
+
+enum { BOXES = 40 };
+
+struct box {
+	struct disk_entry entry;
+	struct box_space space;
+	uint64_t allowed;    /* what the brake leaves */
+	uint64_t rate;       /* bytes a second it wants to write */
+	uint64_t past_brake; /* bytes a second that no brake stops (inode tables) ... */
+	uint64_t fixed;      /* ... and that no trim gives back */
+	bool freezes;        /* false: one long write(2) that the freezer does not interrupt */
+	bool frozen, killed, refused;
+	unsigned trims, syncs;
+};
+
+static struct {
+	int64_t now;
+	uint64_t total, free;
+	uint64_t writeback;  /* bytes a second */
+	uint64_t outside;    /* bytes a second that a process beside the sandboxes takes */
+	uint64_t ballast;
+	uint64_t lowest;     /* of free */
+	bool lost;           /* data was accepted that found no room */
+	struct box boxes[BOXES];
+	size_t n;
+} sim;
+
+static struct options options;
+
+static int64_t now(void *arg)
+{
+	return sim.now;
+}
+
+static int disk(struct host_disk *ret, void *arg)
+{
+	*ret = (struct host_disk){sim.total, sim.free};
+	return 0;
+}
+
+static const struct host host = {.boottime = now, .realtime = now, .disk = disk};
+
+int box_space(const struct box *b, struct box_space *ret)
+{
+	*ret = b->space;
+	return 0;
+}
+
+int box_brake(struct box *b, uint64_t bytes)
+{
+	b->allowed = bytes;
+	return 0;
+}
+
+int box_freeze(struct box *b, bool on)
+{
+	b->frozen = on;
+	return 0;
+}
+
+void box_sync(struct box *b)
+{
+	b->syncs++;
+}
+
+/* What was deleted inside comes back to the host. */
+void box_trim(struct box *b)
+{
+	uint64_t keep = b->space.used - b->space.pending + b->fixed;
+	b->trims++;
+	if (b->space.backed > keep) {
+		sim.free += b->space.backed - keep;
+		b->space.backed = keep;
+	}
+}
+
+static struct disk_account *account;
+
+static void on_kill(struct disk_entry *e, const char *detail, void *arg)
+{
+	struct box *b = container_of(e, struct box, entry);
+	assert_non_null(strstr(detail, "disk"));
+	b->killed = true;
+	disk_account_remove(account, e);
+	sim.free += b->space.backed;
+	b->space = (struct box_space){0};
+}
+
+static void on_ballast(uint64_t bytes, void *arg)
+{
+	assert_true(sim.free + sim.ballast >= bytes);
+	sim.free = sim.free + sim.ballast - bytes;
+	sim.ballast = bytes;
+}
+
+static const struct disk_account_ops ops = {on_kill, on_ballast};
+
+static uint64_t take(uint64_t want)
+{
+	uint64_t got = MIN(want, sim.free);
+	sim.free -= got;
+	sim.lowest = MIN(sim.lowest, sim.free);
+	return got;
+}
+
+/* One millisecond of the world. */
+static void step_box(struct box *b)
+{
+	uint64_t want = b->frozen && b->freezes ? 0 : b->rate / 1000, room = MIN(b->allowed, b->space.total - b->space.used);
+	uint64_t accepted = MIN(want, room);
+	b->refused |= accepted < want;
+	if (b->allowed != BOX_NO_BRAKE)
+		b->allowed -= accepted;
+	b->space.used += accepted;
+	b->space.pending += accepted;
+	uint64_t creeping = b->frozen && b->freezes ? 0 : b->past_brake / 1000;
+	uint64_t back = MIN(b->space.pending, sim.writeback / 1000 / sim.n), got = take(back + creeping);
+	/* The host refuses what the file system inside has promised: this is the loss. */
+	sim.lost |= got < back + creeping;
+	b->space.pending -= back;
+	b->space.backed += got;
+	b->fixed += MIN(creeping, got);
+}
+
+static void run(unsigned ms)
+{
+	static int64_t due;
+	due = sim.now;
+	for (unsigned i = 0; i < ms; i++, sim.now += NS_PER_MS) {
+		if (sim.now >= due) {
+			int64_t wait = disk_account_tick(account);
+			due = wait == INT64_MAX ? INT64_MAX : sim.now + wait;
+		}
+		take(sim.outside / 1000);
+		for (size_t k = 0; k < sim.n; k++)
+			if (!sim.boxes[k].killed)
+				step_box(&sim.boxes[k]);
+	}
+}
+
+static void world(uint64_t total_mib, uint64_t free_mib, size_t n)
+{
+	memset(&sim, 0, sizeof(sim));
+	sim.now = 1000 * NS_PER_S;
+	sim.total = total_mib * MIB;
+	sim.free = sim.lowest = free_mib * MIB;
+	sim.writeback = 300 * MIB;
+	sim.n = n;
+	account = disk_account_new(&options, &host, &ops, NULL);
+	for (size_t i = 0; i < n; i++) {
+		struct box *b = &sim.boxes[i];
+		b->space.total = 10240 * MIB;
+		b->freezes = true;
+		b->allowed = 0;
+		b->frozen = true;
+		assert_int_equal(disk_account_add(account, &b->entry, b), 0);
+		assert_true(b->allowed == BOX_NO_BRAKE && !b->frozen);
+	}
+}
+
+static int setup(void **state)
+{
+	return options_init(&options);
+}
+
+static int teardown(void **state)
+{
+	disk_account_free(account);
+	options_done(&options);
+	return 0;
+}
+
+static void marks_are_wide_enough_on_small_disks(void **state)
+{
+	struct disk_marks m = disk_marks(&options, 100000 * MIB);
+	assert_int_equal(m.reserve / MIB, 10000);
+	assert_int_equal(m.red / MIB, 5000);
+	m = disk_marks(&options, 1000 * MIB);
+	assert_int_equal(m.reserve / MIB, 250);
+	m = disk_marks(&options, 3000 * MIB);
+	assert_int_equal(m.reserve / MIB, 512);
+}
+
+static void with_room_nobody_is_limited(void **state)
+{
+	world(200000, 150000, 3);
+	sim.boxes[0].rate = 1000 * MIB;
+	run(5000);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+	assert_true(sim.boxes[0].allowed == BOX_NO_BRAKE && !sim.boxes[0].refused);
+	assert_int_equal(sim.ballast / MIB, 1024);
+}
+
+/* The proof that matters: whatever sandboxes do, what was accepted finds room. */
+static void writers_at_memory_speed_never_fill_the_host(void **state)
+{
+	static const unsigned totals[] = {700, 2000, 8000, 40000};
+	for (size_t i = 0; i < ARRAY_SIZE(totals); i++) {
+		world(totals[i], totals[i] - 100, 3);
+		sim.boxes[0].rate = sim.boxes[1].rate = 2000 * MIB;
+		sim.boxes[2].rate = MIB / 10;
+		for (unsigned round = 0; round < 100 + totals[i] / 40; round++) {
+			run(300);
+			assert_false(sim.lost);
+		}
+		assert_true(sim.boxes[0].refused && sim.boxes[1].refused);
+		assert_true(sim.lowest > disk_marks(&options, sim.total).red / 2);
+		for (int k = 0; k < 3; k++)
+			assert_false(sim.boxes[k].killed);
+		disk_account_free(steal_pointer(&account));
+	}
+}
+
+static void many_writers_share_what_is_left(void **state)
+{
+	world(20000, 19000, BOXES);
+	for (size_t i = 0; i < BOXES; i++)
+		sim.boxes[i].rate = (i + 1) * 20 * MIB;
+	run(60000);
+	assert_false(sim.lost);
+	assert_true(sim.lowest > disk_marks(&options, sim.total).red / 2);
+	for (size_t i = 0; i < BOXES; i++)
+		assert_false(sim.boxes[i].killed);
+}
+
+static void a_writer_outside_is_outrun(void **state)
+{
+	/* Up to nearly three times what the disk writes back. */
+	for (uint64_t speed = 100; speed <= 800; speed *= 2) {
+		world(4000, 3800, 3);
+		sim.boxes[0].rate = sim.boxes[1].rate = 1000 * MIB;
+		sim.outside = speed * MIB;
+		run(60000);
+		if (sim.lost)
+			fail_msg("lost at %llu MiB/s", (unsigned long long)speed);
+		assert_int_equal(sim.free, 0); /* it did take everything */
+		assert_int_equal(sim.ballast, 0);
+		for (int k = 0; k < 3; k++)
+			assert_int_equal(sim.boxes[k].space.pending, 0);
+		disk_account_free(steal_pointer(&account));
+	}
+}
+
+static void what_no_brake_stops_is_frozen(void **state)
+{
+	world(2000, 1500, 3);
+	sim.boxes[0].past_brake = 50 * MIB;
+	sim.boxes[1].rate = MIB / 10;
+	run(60000);
+	assert_false(sim.lost);
+	assert_true(sim.boxes[0].frozen);
+	assert_false(sim.boxes[0].killed);
+	assert_false(sim.boxes[1].frozen);
+	/* Room comes back, and so does it. */
+	sim.free += 1000 * MIB;
+	run(2000);
+	assert_false(sim.boxes[0].frozen);
+	assert_true(sim.boxes[0].allowed == BOX_NO_BRAKE);
+}
+
+static void what_no_freezer_stops_is_ended(void **state)
+{
+	world(2000, 1500, 3);
+	sim.boxes[0].past_brake = 50 * MIB;
+	sim.boxes[0].freezes = false;
+	sim.boxes[1].rate = MIB / 10;
+	run(120000);
+	assert_false(sim.lost);
+	assert_true(sim.boxes[0].killed);
+	assert_false(sim.boxes[1].killed || sim.boxes[2].killed);
+	assert_false(sim.boxes[1].frozen || sim.boxes[2].frozen);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+}
+
+static void a_quiet_sandbox_is_not_punished_for_a_full_host(void **state)
+{
+	world(2000, 1500, 3);
+	run(1000);
+	sim.outside = 200 * MIB;
+	run(30000);
+	assert_int_equal(sim.free, 0);
+	for (int k = 0; k < 3; k++)
+		assert_false(sim.boxes[k].killed || sim.boxes[k].frozen);
+}
+
+static void deleted_data_comes_back_by_trim(void **state)
+{
+	world(2000, 1900, 2);
+	sim.boxes[0].rate = 500 * MIB;
+	run(20000);
+	assert_true(disk_account_zone(account) != DISK_CALM);
+	sim.boxes[0].rate = 0;
+	run(5000);
+	sim.boxes[0].space.used = 10 * MIB;
+	run(10000);
+	assert_true(sim.boxes[0].trims > 0);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+	assert_true(sim.boxes[0].allowed == BOX_NO_BRAKE);
+}
+
+static void preallocated_disks_are_left_alone(void **state)
+{
+	world(2000, 100, 1);
+	struct box *b = &sim.boxes[0];
+	b->space = (struct box_space){.total = 1000 * MIB, .used = 900 * MIB, .pending = 20 * MIB, .backed = 1001 * MIB};
+	run(3000);
+	assert_true(b->allowed == BOX_NO_BRAKE);
+	assert_false(b->frozen || b->killed);
+	assert_int_equal(b->trims, 0);
+}
+
+static void admission_looks_at_free_space_and_promises(void **state)
+{
+	struct error err = {0};
+	world(100000, 60000, 0);
+	assert_int_equal(disk_account_admit(account, 0, 10240, &err), 0);
+	options.disk_overcommit = 1;
+	assert_int_equal(disk_account_admit(account, 45000, 5000, &err), 0);
+	assert_int_equal(disk_account_admit(account, 45000, 5001, &err), -ENOSPC);
+	assert_int_equal(err.status, 507);
+	options.disk_overcommit = 2;
+	assert_int_equal(disk_account_admit(account, 45000, 5001, &err), 0);
+	options.disk_guarantee = true;
+	assert_int_equal(disk_account_admit(account, 45000, 5001, &err), -ENOSPC);
+	sim.free = 9999 * MIB;
+	assert_int_equal(disk_account_admit(account, 0, 1, &err), -ENOSPC);
+	assert_non_null(strstr(err.message, "disk.reserve"));
+}
+
+static void nothing_to_watch_needs_no_timer(void **state)
+{
+	world(100000, 60000, 1);
+	assert_true(disk_account_tick(account) < INT64_MAX);
+	disk_account_remove(account, &sim.boxes[0].entry);
+	disk_account_remove(account, &sim.boxes[0].entry);
+	assert_true(disk_account_tick(account) == INT64_MAX);
+}
+
+int main(void)
+{
+	log_setup("test", open("/dev/null", O_WRONLY | O_CLOEXEC), LOG_ERROR);
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		T(marks_are_wide_enough_on_small_disks),
+		T(with_room_nobody_is_limited),
+		T(writers_at_memory_speed_never_fill_the_host),
+		T(many_writers_share_what_is_left),
+		T(a_writer_outside_is_outrun),
+		T(what_no_brake_stops_is_frozen),
+		T(what_no_freezer_stops_is_ended),
+		T(a_quiet_sandbox_is_not_punished_for_a_full_host),
+		T(deleted_data_comes_back_by_trim),
+		T(preallocated_disks_are_left_alone),
+		T(admission_looks_at_free_space_and_promises),
+		T(nothing_to_watch_needs_no_timer),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
