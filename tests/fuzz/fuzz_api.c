@@ -1,0 +1,104 @@
+#include "fuzz.h"
+
+#include "api/create.h"
+#include "api/decode.h"
+#include "api/routes.h"
+
+/* The first byte says what the rest is: bytes of a path, of a query, of a body. */
+
+static void sandbox_id(struct str s)
+{
+	struct str id;
+	struct error err = {0};
+	if (decode_sandbox_id(s, &id, &err) < 0) {
+		hold(err.status == 400);
+		return;
+	}
+	hold(id.n && inside(s, id));
+	for (size_t i = 0; i < id.n; i++)
+		hold((id.p[i] >= 'a' && id.p[i] <= 'z') || (id.p[i] >= '0' && id.p[i] <= '9'));
+}
+
+/* What was taken is in its plain form: taken again it stays as it is. */
+static void reference(struct str s)
+{
+	struct template_reference ref, again;
+	struct error err = {0};
+	if (decode_template_reference(s, &ref, &err) < 0) {
+		hold(err.status == 400);
+		return;
+	}
+	cleanup_buf struct buf text = BUF_INIT;
+	buf_addf(&text, "%s%s%s", ref.name, ref.tag[0] ? ":" : "", ref.tag);
+	hold(decode_template_reference(buf_str(&text), &again, NULL) == 0);
+	hold(!strcmp(ref.name, again.name) && !strcmp(ref.tag, again.tag));
+}
+
+static void filter(struct str s)
+{
+	cleanup_buf struct buf pairs = BUF_INIT;
+	struct error err = {0};
+	if (decode_metadata_filter(s, &pairs, &err) < 0) {
+		hold(err.status == 400);
+		return;
+	}
+	struct str rest = buf_str(&pairs), key, value;
+	while (msg_map_next(&rest, &key, &value))
+		;
+	hold(rest.n == 0);
+	hold(metadata_matches((struct msg_map){buf_str(&pairs)}, (struct msg_map){buf_str(&pairs)}));
+}
+
+static void cursor(struct str s)
+{
+	struct cursor c, again;
+	struct error err = {0};
+	if (cursor_decode(s, &c, &err) < 0) {
+		hold(err.status == 400);
+		return;
+	}
+	/* Ours are of times since 1970 that int64 holds. */
+	if (c.started_at < 0 || c.started_at == INT64_MAX)
+		return;
+	cleanup_buf struct buf text = BUF_INIT;
+	hold(cursor_encode(&c, &text) == 0 && cursor_decode(buf_str(&text), &again, NULL) == 0);
+	hold(c.started_at == again.started_at && !strcmp(c.id, again.id) && c.ascending == again.ascending);
+}
+
+static void path(struct str s)
+{
+	static const char *const methods[] = {"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "X"};
+	for (size_t i = 0; i < ARRAY_SIZE(methods); i++) {
+		cleanup_buf struct buf storage = BUF_INIT;
+		struct route_match m = {0};
+		int r = route_find(str_of(methods[i]), s, i % 2, &storage, &m);
+		hold(r == 0 || r == -ENOENT || r == -EPERM || r == -EINVAL);
+		hold(r != -EPERM || m.allow[0]);
+		for (size_t k = 0; r == 0 && k < m.n_params; k++)
+			hold(m.params[k].n && str_chr(m.params[k], 0) < 0);
+	}
+}
+
+static void body(struct str s)
+{
+	static struct options options;
+	if (!options.values && options_init(&options) < 0)
+		return;
+	cleanup_json json_t *j = json_parse(s, 1 << 20, "body", NULL);
+	struct create_args args = {0};
+	struct error err = {0};
+	if (!json_is_object(j))
+		return;
+	if (create_parse(j, s.n % 2, &options, &args, &err) < 0)
+		hold((err.status == 400 || err.status == 501) && err.message[0]);
+	else
+		hold(args.template.name[0] && (args.timeout == -1 || (args.timeout > 0 && args.timeout <= options.timeout_max)));
+	create_args_done(&args);
+}
+
+void fuzz_one(struct str input)
+{
+	static void (*const parsers[])(struct str) = {sandbox_id, reference, filter, cursor, path, body};
+	if (input.n)
+		parsers[(unsigned char)input.p[0] % ARRAY_SIZE(parsers)](str_from(input, 1));
+}
