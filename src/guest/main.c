@@ -41,13 +41,16 @@ static _Noreturn void die(const char *what, int code)
 static void open_cgroup(struct guest_cgroup *g, char **args)
 {
 	const char *memory = NULL, *cpu = NULL;
-	for (; *args; args++) {
-		if (strncmp(*args, "memory=", 7) == 0)
-			memory = *args + 7;
-		else if (strncmp(*args, "cpu=", 4) == 0)
-			cpu = *args + 4;
+	for (char **a = args; *a; a++) {
+		if (strncmp(*a, "memory=", 7) == 0)
+			memory = *a + 7;
+		else if (strncmp(*a, "cpu=", 4) == 0)
+			cpu = *a + 4;
 	}
 	guest_cgroup_open(g, memory, cpu);
+	/* Names of the host's are nothing for the sandbox's ps. */
+	for (; *args; args++)
+		memset(*args, '\0', strlen(*args));
 }
 
 /* Nothing of this process may come or go with a signal from inside; SIGCHLD is read from a descriptor. */

@@ -186,7 +186,9 @@ static bool v2_is_complete(const struct cgroup_layout *l)
 static int make_top(const char *mount, const struct cgroups *c)
 {
 	char path[CGROUP_LONG_PATH];
-	return make_dirs(cgroup_path(path, mount, c, "", ""), 0755);
+	int r = make_dirs(cgroup_path(path, mount, c, "", ""), 0755);
+	/* Whatever the umask: each sandbox's PID 1, whom the host does not know, looks up its own numbers through it. */
+	return r == 0 && chmod(path, 0755) < 0 ? -errno : r;
 }
 
 static int make_tops(struct cgroups *c, struct error *err)

@@ -184,7 +184,8 @@ static int set_up_birth(struct host *h)
 	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mkdir("birth", 0755) < 0 ||
 		mount("cubicle", "birth", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=64k,nr_inodes=16") < 0 || chdir("birth") < 0)
 		return -errno;
-	if (mkdir("proc", 0555) < 0 || mkdir("mnt", 0755) < 0 || mkdir("cgroup", 0755) < 0 || mount("/proc", "proc", NULL, MS_BIND, NULL) < 0)
+	if (mkdir("proc", 0555) < 0 || mkdir("mnt", 0755) < 0 || mkdir("cgroup", 0755) < 0 || chmod("cgroup", 0755) < 0 ||
+		mount("/proc", "proc", NULL, MS_BIND, NULL) < 0)
 		return -errno;
 	int r = show_cgroups(h, "memory", "cgroup/memory");
 	if (r == 0)
