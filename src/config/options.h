@@ -26,7 +26,7 @@
 	O("timeout.max", timeout_max, INT, "2592000", 1, 31536000, "Longest timeout in seconds a request may ask for.") \
 	O("overcommit.memory", overcommit_memory, FACTOR, "4", 1, 100, "How often the machine's memory may be promised.") \
 	O("disk.reserve", disk_reserve, PERCENT, "10", 1, 90, "Share of the state directory's file system that is never promised; the red mark is half of it.") \
-	O("disk.overcommit", disk_overcommit, FACTOR, "20", 1, 1000, "How often the free disk space above the reserve may be promised to sparse disks.") \
+	O("disk.overcommit", disk_overcommit, FACTOR, "200", 1, 10000, "How often the free disk space above the reserve may be promised to sparse disks.") \
 	O("disk.guarantee", disk_guarantee, BOOL, "false", 0, 0, "Preallocate every sandbox's disk whole: nothing can run out, fewer sandboxes fit.") \
 	O("sandbox.cpu", sandbox_cpu, INT, "2", 1, 256, "Virtual CPUs of a sandbox whose template names none.") \
 	O("sandbox.memory", sandbox_memory, INT, "512", 64, 1048576, "Memory in MiB of a sandbox whose template names none.") \

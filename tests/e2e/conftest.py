@@ -23,10 +23,11 @@ def server():
 
 def check_leaks(before, s):
     """Namespaces and links die asynchronously in the kernel: wait a little for nothing to be left."""
+    words = [s.tag, str(s.state)]
     deadline = time.monotonic() + 10
-    while leak.leaked(before) and time.monotonic() < deadline:
+    while leak.leaked(before, words) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert leak.leaked(before) == {}
+    assert leak.leaked(before, words) == {}
     assert leak.state_leftovers(s.state) == []
 
 

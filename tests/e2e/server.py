@@ -81,6 +81,14 @@ class Server:
         os.chmod(self.state, 0o711)
 
     @property
+    def tag(self):
+        """config/instance.c: what names of links, cgroups and tables carry."""
+        h = 2166136261
+        for byte in str(self.state).encode():
+            h = (h ^ byte) * 16777619 & 0xFFFFFFFF
+        return f"{(h ^ h >> 16) & 0xFFFF:04x}"
+
+    @property
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 

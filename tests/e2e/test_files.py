@@ -37,8 +37,7 @@ def test_086_empty_files_and_defaults(sandbox):
 
 
 def test_several_files_in_one_upload_and_owner_by_user(sandbox):
-    from e2b import WriteEntry
-    sandbox.files.write_files([WriteEntry(path="one", data=b"1"), WriteEntry(path="d/two", data="zwei")])
+    sandbox.files.write_files([{"path": "one", "data": b"1"}, {"path": "d/two", "data": "zwei"}])
     assert sandbox.files.read("one") == "1" and sandbox.files.read("d/two") == "zwei"
     sandbox.files.write("/root/r", b"r", user="root")
     assert sandbox.files.get_info("/root/r", user="root").owner == "root"
