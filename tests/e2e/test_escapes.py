@@ -118,7 +118,7 @@ def test_187_masks_of_proc_and_sys(box):
         assert probe(box, "say(zero=all(int(l.split()[0], 16) == 0 for l in open('/proc/kallsyms').readlines()[:50]))")["zero"]
 
 
-def test_host_mounts_are_not_visible(box):
+def test_host_mounts_are_not_visible(server, box):
     mounts = box.commands.run("cat /proc/self/mountinfo", user="root").stdout
     assert str(server.state) not in mounts and "cubicle" not in mounts, mounts
     for line in open("/proc/self/mountinfo"):

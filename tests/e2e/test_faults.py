@@ -81,7 +81,7 @@ def test_a_dead_pid_1_is_noticed_and_explained(own_server):
     wait_for(lambda: s.call("GET", "/sandboxes/" + box.sandbox_id)[0] == 404, 10, "death to be noticed")
     assert s.call("GET", "/sandboxes/" + box.sandbox_id)[1]["lastTermination"]["reason"] == "crashed"
     assert box.is_running() is False
-    assert box.kill() is False
+    wait_for(lambda: box.kill() is False, 10, "the cleaning up to end")  # a kill before that joins it
 
 
 def test_082_out_of_memory_leaves_the_agent_alive(sandbox):
