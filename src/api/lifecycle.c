@@ -3,6 +3,7 @@
 #include "api/request.h"
 #include "api/sandbox_json.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #include <errno.h>
 
@@ -151,8 +152,15 @@ void handle_resume(struct api_request *r)
 
 void handle_kill(struct api_request *r)
 {
-	if (!api_sandbox(r, true))
+	const struct index_sandbox *s = api_sandbox(r, true);
+	if (!s)
 		return;
+	/* A kill joins a kill. What ended for another reason is gone for its clients, though its remains are still being cleared away. */
+	const struct index_end *end = s->state == SANDBOX_KILLING ? index_end_of(r->api->config.index, s->id, clock_realtime()) : NULL;
+	if (end && !str_is(end->reason, "killed")) {
+		api_sandbox_not_found(r);
+		return;
+	}
 	struct error err = {0};
 	struct msg_kill m = {.sandbox = str_of(r->sandbox)};
 	msg_set(&m, kill, request, str_of(r->id));

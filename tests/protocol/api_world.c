@@ -40,6 +40,8 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 		msg_set(&m, sandbox, envd_token, str_of(s->envd_token));
 	if (s->traffic_token[0])
 		msg_set(&m, sandbox, traffic_token, str_of(s->traffic_token));
+	if (s->reason && s->state == SANDBOX_KILLING)
+		msg_set(&m, sandbox, reason, str_of(s->reason));
 	if (s->internet >= 0)
 		msg_set(&m, sandbox, internet, s->internet > 0);
 	return m;

@@ -18,6 +18,7 @@ struct fake_sandbox {
 	char envd_token[33], traffic_token[33], team[33], template_id[33];
 	struct buf metadata;
 	int internet; /* -1 = not given */
+	const char *reason; /* with which it is being killed; NULL = none is told */
 };
 
 struct world {

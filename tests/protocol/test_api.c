@@ -530,6 +530,15 @@ static void states_in_between_are_hidden(void **state)
 		assert_int_equal(member_count(&paused), rows[i].shown && !strcmp(rows[i].shown, "paused"));
 		assert_int_equal(reply_header(&paused, "x-total-running").n, 0);
 	}
+	s->reason = "timeout";
+	world_event(world, s);
+	world_turn(world);
+	expect("DELETE", target, NULL, NULL, 404, "not found"); /* its end was another's doing */
+	cleanup_reply struct reply ending = world_ask(world, "GET", target, NULL, NULL);
+	assert_string_equal(json_string_value(json_object_get(json_object_get(ending.json, "lastTermination"), "reason")), "timeout");
+	s->reason = "killed";
+	world_event(world, s);
+	world_turn(world);
 	expect("DELETE", target, NULL, NULL, 204, NULL); /* joins */
 }
 
