@@ -140,7 +140,7 @@ def test_a_restart_keeps_sandboxes_and_their_deadlines(own_server):
 
 def test_a_second_server_on_the_state_directory_is_refused(server):
     import server as module
-    r = subprocess.run([module.CUBICLE, "serve", f"--state.dir={server.state}", "--listen=127.0.0.1:0"], capture_output=True, text=True, timeout=30)
+    r = subprocess.run([module.CUBICLE, "serve", f"--state.dir={server.state}", "--listen=127.0.0.1:0"], capture_output=True, text=True, timeout=30, env=module.clean_env())
     assert r.returncode == 1 and "another server" in r.stderr and str(server.process.pid) in r.stderr
 
 
