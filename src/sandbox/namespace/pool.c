@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
 
 enum {
@@ -196,8 +194,6 @@ static void *filler(void *arg)
 {
 	struct pool *p = arg;
 	int64_t back_off = 0;
-	/* Behind the creates that are under way. */
-	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5);
 	pthread_mutex_lock(&p->lock);
 	while (!p->closing) {
 		resize(p);

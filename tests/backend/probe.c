@@ -1,0 +1,64 @@
+/* Static helper inside the test template: tries one thing and prints how it went. "count THING [hold]" uses THING up and prints how often it could. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int one(const char *thing)
+{
+	aio_context_t context = 0;
+	if (strcmp(thing, "inotify") == 0)
+		return inotify_init1(0);
+	if (strcmp(thing, "pty") == 0)
+		return open("/dev/ptmx", O_RDWR | O_NOCTTY);
+	if (strcmp(thing, "aio") == 0)
+		return (int)syscall(SYS_io_setup, 256, &context);
+	if (strcmp(thing, "icmp") == 0)
+		return socket(AF_INET, SOCK_DGRAM, 1);
+	if (strcmp(thing, "raw") == 0)
+		return socket(AF_INET, SOCK_RAW, 1);
+	if (strcmp(thing, "packet") == 0)
+		return socket(AF_PACKET, SOCK_RAW, 0);
+	if (strcmp(thing, "keyctl") == 0)
+		return (int)syscall(SYS_keyctl, 0, -3, 0, 0, 0);
+	if (strcmp(thing, "attach1") == 0)
+		return (int)ptrace(PTRACE_SEIZE, 1, 0, 0);
+	if (strcmp(thing, "attach-parent") == 0)
+		return (int)ptrace(PTRACE_SEIZE, getppid(), 0, 0);
+	if (strcmp(thing, "pidfd-getfd1") == 0)
+		return (int)syscall(SYS_pidfd_getfd, syscall(SYS_pidfd_open, 1, 0), 3, 0);
+	if (strcmp(thing, "mem1") == 0)
+		return open("/proc/1/mem", O_RDONLY);
+	errno = EINVAL;
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 3 && strcmp(argv[1], "count") == 0) {
+		int n = 0;
+		while (n < 3000 && one(argv[2]) >= 0)
+			n++;
+		printf("%d\n", n);
+		fflush(stdout);
+		if (argc > 3) {
+			close(0), close(1), close(2); /* or the caller's stream would stay open */
+			pause();
+		}
+		return 0;
+	}
+	if (argc != 2)
+		return 2;
+	if (one(argv[1]) < 0)
+		printf("%s\n", strerrorname_np(errno));
+	else
+		printf("ok\n");
+	return 0;
+}

@@ -1,0 +1,62 @@
+/* A namespace backend with a small template (busybox), driven on its own loop; what tests of it share. Root only. */
+#ifndef CUBICLE_TESTS_BACKEND_WORLD_H
+#define CUBICLE_TESTS_BACKEND_WORLD_H
+
+#include "unit/unit.h"
+
+#include "base/buf.h"
+#include "io/loop.h"
+#include "sandbox/backend.h"
+
+struct world {
+	char dir[64];      /* state directory, removed at the end */
+	char template[96]; /* EROFS image */
+	struct options options;
+	struct loop *loop;
+	struct backend *backend;
+};
+
+struct patient {
+	struct box *box;
+	struct box_handle handle;
+	struct error error;
+	struct box_death death;
+	bool started, failed, died, released;
+};
+
+/* False (and says why) where the tests cannot run: no root, no busybox. */
+bool world_possible(void);
+/* The directory and the template; then world_start(). `dir` decides names of cgroups and links, so that tests beside each other do not meet. */
+void world_init(struct world *w, const char *dir);
+void world_set(struct world *w, const char *option, const char *value);
+void world_start(struct world *w);
+void world_ready(struct world *w);
+/* Drains and frees the backend. */
+void world_stop(struct world *w);
+/* Removes the directory. */
+void world_done(struct world *w);
+
+/* A spec of the template with the options' default sizes. */
+struct box_spec world_spec(struct world *w, const char *id);
+void patient_create(struct world *w, struct patient *p, const struct box_spec *spec);
+/* Turns the loop until *flag, at most some seconds; then the test fails with `what`. */
+void wait_for(struct world *w, const bool *flag, const char *what);
+/* Turns the loop for so many ms. */
+void turn(struct world *w, int ms);
+/* create and wait until it runs. */
+void patient_run(struct world *w, struct patient *p, const char *id);
+void patient_kill(struct world *w, struct patient *p);
+extern const struct box_ops patient_ops;
+
+/* Runs `sh -c script` inside as `user` through envd: its standard output in *out (NUL-terminated by buf_cstr), its exit code; -1: killed by a signal. */
+int inside(struct world *w, struct patient *p, const char *user, const char *script, struct buf *out);
+/* The same, its output compared: fails with the script when the code is not 0 or the output differs. */
+void expect_inside(struct world *w, struct patient *p, const char *script, const char *output);
+void expect_inside_as(struct world *w, struct patient *p, const char *user, const char *script, const char *output);
+
+/* What exists of ours on the machine: processes outside our pid namespace's view, cgroups, loop devices, links, mounts, files; as text, to be compared. */
+void inventory(struct world *w, struct buf *to);
+/* Waits (the kernel lets go of things late) until the inventory is `before` again; fails with both. */
+void expect_inventory(struct world *w, const struct buf *before);
+
+#endif
