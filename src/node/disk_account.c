@@ -11,7 +11,7 @@ enum {
 	LOOK_MIN_MS = 20,
 	LOOK_CALM_MS = 1000,
 	LOOK_TIGHT_MS = 250,   /* nothing moves */
-	TRIM_EVERY_S = 5,
+	TRIM_EVERY_MS = 1000,
 	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
 	GROWTH_SHARE = 8,      /* an eighth of the old sum goes with each look */
 	BUSY_SHARE = 10,       /* a look costs at most a tenth of the time */
@@ -20,7 +20,7 @@ enum {
 };
 
 static const uint64_t fastest = 4096 * MIB; /* a second: what writers can dirty at most */
-static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, creep = MIB;
+static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, creep = MIB, redeal = 16 * MIB;
 
 struct disk_account {
 	const struct options *options;
@@ -142,6 +142,7 @@ static void look_at(struct disk_entry *e)
 	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, now.used > now.backed ? now.used - now.backed : 0);
 	uint64_t taken = now.backed + e->exposure, more = e->seen && taken > e->taken ? taken - e->taken : 0;
 	e->growth = e->growth - e->growth / GROWTH_SHARE + more;
+	e->quota -= MIN(e->quota, more);
 	e->taken = taken;
 	e->seen = true;
 }
@@ -162,7 +163,7 @@ static enum disk_zone zone_of(enum disk_zone before, int64_t left, const struct 
 static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t stale, int64_t now)
 {
 	if (e->space.backed > e->space.used && e->space.backed - e->space.used > stale && !guaranteed(e) &&
-		now - e->trimmed > TRIM_EVERY_S * NS_PER_S) {
+		now - e->trimmed > TRIM_EVERY_MS * NS_PER_MS) {
 		e->trimmed = now;
 		box_trim(e->box);
 	}
@@ -182,23 +183,34 @@ static bool is_stubborn(const struct disk_account *d, enum disk_zone before, con
 	return d->zone == DISK_RED && before == DISK_RED && (e->stubborn || (e->braked && grows(e) && !guaranteed(e)));
 }
 
-static uint64_t share_of(const struct disk_account *d, int64_t weighted, const struct disk_marks *m)
+/* Deals out what is above the red mark, at the entry into tight and when more has come back than is still out. */
+static void deal(struct disk_account *d, enum disk_zone before, int64_t left, const struct disk_marks *m)
 {
-	if (d->zone == DISK_CALM)
+	uint64_t pool = left > (int64_t)m->red ? (uint64_t)left - m->red : 0, out = 0;
+	for (size_t i = 0; i < d->n; i++)
+		out += d->entries[i]->quota;
+	if (before != DISK_CALM && pool < out + out / 4 + redeal)
+		return;
+	for (size_t i = 0; i < d->n; i++)
+		d->entries[i]->quota = pool / d->n;
+}
+
+/* What the brake leaves to one now. `most` is what all may have pending at once, so that it finds room whatever happens outside. */
+static uint64_t share_of(const struct disk_account *d, const struct disk_entry *e, uint64_t most)
+{
+	if (d->zone == DISK_CALM || guaranteed(e))
 		return BOX_NO_BRAKE;
-	if (d->zone == DISK_RED || weighted <= (int64_t)m->red)
-		return 0;
-	return ((uint64_t)weighted - m->red) / PENDING_WEIGHT / d->n;
+	return d->zone == DISK_RED ? 0 : MIN(e->quota, most / d->n);
 }
 
 static void act(struct disk_account *d, enum disk_zone before, int64_t weighted, const struct disk_marks *m, int64_t now)
 {
-	uint64_t share = share_of(d, weighted, m);
+	uint64_t most = weighted > (int64_t)m->red ? ((uint64_t)weighted - m->red) / PENDING_WEIGHT : 0;
 	bool crowded = weighted < (int64_t)(d->zone == DISK_CALM ? m->reserve : m->red);
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
 		e->stubborn = is_stubborn(d, before, e);
-		set_brake(e, guaranteed(e) ? BOX_NO_BRAKE : share);
+		set_brake(e, share_of(d, e, most));
 		set_frozen(e, e->stubborn || must_wait(e, crowded));
 		if (crowded || d->zone != DISK_CALM)
 			give_back(d, e, d->zone == DISK_RED ? sync_above : stale_above, now);
@@ -284,6 +296,8 @@ int64_t disk_account_tick(struct disk_account *d)
 	enum disk_zone before = d->zone;
 	enter(d, zone_of(before, left, &m), &disk);
 	int64_t weighted = (int64_t)disk.free - (int64_t)d->exposure * PENDING_WEIGHT;
+	if (d->zone != DISK_CALM)
+		deal(d, before, left, &m);
 	act(d, before, weighted, &m, now);
 	if (d->zone == DISK_RED && before == DISK_RED && disk.free < m.red / 4)
 		kill_fastest(d, disk.free, now);

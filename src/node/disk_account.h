@@ -5,9 +5,10 @@
  *
  *   calm   above the reserve. Nothing is limited, only: where much is pending for the room there is, who has much of it is frozen until it is written back,
  *          so that a process outside cannot take the room first. The next look comes before writers at memory speed could have crossed the reserve.
- *   tight  below the reserve. Creates get 507. What is left above the red mark is dealt out: every disk is braked to its equal share
- *          (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next look comes. What is pending is
- *          written back at once, which makes exposure small; disks that hold deleted data are trimmed.
+ *   tight  below the reserve. Creates get 507. What is left above the red mark is dealt out in equal shares, again when room comes back: every disk is braked
+ *          to what is left of its share (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next
+ *          look comes, and who writes little can still write when the others are refused. What is pending is written back at once, which makes exposure small;
+ *          disks that hold deleted data are trimmed.
  *   red    below the red mark. Nothing new is allocated inside. The ballast file is released. A sandbox that still takes space (metadata,
  *          blocks allocated before) is frozen; when free space falls under a quarter of the mark, the fastest grower ends with `disk_full`.
  *
@@ -32,6 +33,7 @@ struct disk_entry {
 	uint64_t exposure;       /* bytes that may still come to the host */
 	uint64_t taken;          /* space.backed + exposure of the last look */
 	uint64_t growth;         /* decaying sum of what it took */
+	uint64_t quota;          /* what it may still take of what was dealt out */
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
 	bool seen, braked, frozen, stubborn;

@@ -224,6 +224,18 @@ static void writers_at_memory_speed_never_fill_the_host(void **state)
 	}
 }
 
+static void who_writes_little_is_not_refused_with_the_others(void **state)
+{
+	world(3000, 2900, 3);
+	sim.boxes[0].rate = sim.boxes[1].rate = 500 * MIB;
+	sim.boxes[2].rate = MIB;
+	run(40000);
+	assert_false(sim.lost);
+	assert_true(sim.boxes[0].refused && sim.boxes[1].refused);
+	assert_false(sim.boxes[2].refused);
+	assert_true(sim.boxes[2].space.used > 30 * MIB);
+}
+
 static void many_writers_share_what_is_left(void **state)
 {
 	world(20000, 19000, BOXES);
@@ -357,6 +369,7 @@ int main(void)
 		T(marks_are_wide_enough_on_small_disks),
 		T(with_room_nobody_is_limited),
 		T(writers_at_memory_speed_never_fill_the_host),
+		T(who_writes_little_is_not_refused_with_the_others),
 		T(many_writers_share_what_is_left),
 		T(a_writer_outside_is_outrun),
 		T(what_no_brake_stops_is_frozen),
