@@ -56,6 +56,9 @@ int api_new(const struct api_config *c, struct api **ret, struct error *err)
 	if (!a)
 		return error_errno(err, -ENOMEM, "api");
 	a->config = *c;
+	/* The first digest loads OpenSSL's provider, which takes milliseconds: before the first client. */
+	char warm[65];
+	key_hash(STR(""), warm);
 	int r = store_open(path, 0, migrations, ARRAY_SIZE(migrations), &a->store, err);
 	if (r == 0)
 		r = keys_new(a->store, &a->keys, err);
