@@ -74,8 +74,8 @@ def test_a_dead_pid_1_is_noticed_and_explained(own_server):
     s = own_server()
     box = Sandbox.create("base", **client(s))
     # The host's view of the sandbox's PID 1: the process whose children include the command.
-    marker = box.commands.run("sleep 12345", background=True, timeout=0)
-    host = int(subprocess.run(["pgrep", "-f", "^sleep 12345$"], capture_output=True, text=True).stdout.split()[0])
+    box.commands.run("sleep 12345", background=True, timeout=0)
+    host = int(wait_for(lambda: subprocess.run(["pgrep", "-f", "^sleep 12345$"], capture_output=True, text=True).stdout.split(), 5, "the command")[0])
     init = int(open(f"/proc/{host}/stat").read().rsplit(")", 1)[1].split()[1])
     os.kill(init, signal.SIGKILL)
     wait_for(lambda: s.call("GET", "/sandboxes/" + box.sandbox_id)[0] == 404, 10, "death to be noticed")
