@@ -48,25 +48,30 @@ static void go_home(int home)
 		abort();
 }
 
-static int write_sysctls(struct error *err)
+/* In the new namespace. */
+static int write_sysctls(struct network *n, struct error *err)
 {
 	static const struct {
-		const char *path, *value;
+		const char *name, *value;
 	} sysctls[] = {
 		/* For links made from now on; lo exists and keeps ::1. */
-		{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"},
-		{"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0"},
-		{"/proc/sys/net/ipv4/ping_group_range", "0 4294967294"},
+		{"ipv6/conf/default/disable_ipv6", "1"},
+		{"ipv4/ip_unprivileged_port_start", "0"},
+		{"ipv4/ping_group_range", "0 4294967294"},
 		/* IPv4's are inherited from the host, which forwards. */
-		{"/proc/sys/net/ipv4/ip_forward", "0"},
-		{"/proc/sys/net/ipv4/conf/all/accept_redirects", "0"},
-		{"/proc/sys/net/ipv4/conf/all/accept_source_route", "0"},
-		{"/proc/sys/net/ipv4/conf/all/route_localnet", "0"},
+		{"ipv4/ip_forward", "0"},
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/all/accept_source_route", "0"},
+		{"ipv4/conf/all/route_localnet", "0"},
 	};
+	cleanup_fd int proc = network_proc(n);
+	cleanup_fd int net = proc < 0 ? proc : openat(proc, "sys/net", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (net < 0)
+		return error_errno(err, proc < 0 ? proc : -errno, "/proc/sys/net");
 	for (size_t i = 0; i < ARRAY_SIZE(sysctls); i++) {
-		int r = file_write_value(AT_FDCWD, sysctls[i].path, str_of(sysctls[i].value));
+		int r = file_write_value(net, sysctls[i].name, str_of(sysctls[i].value));
 		if (r < 0 && !(r == -ENOENT && i == 0)) /* a kernel without IPv6 */
-			return error_errno(err, r, "%s", sysctls[i].path);
+			return error_errno(err, r, "/proc/sys/net/%s", sysctls[i].name);
 	}
 	return 0;
 }
@@ -108,12 +113,12 @@ static void link_up(struct netlink *nl, int index)
 }
 
 /* In the new namespace, which the calling thread is in: all that needs no link. `inside` stays bound to it. */
-static int furnish(const struct network *n, struct net_slot *s, struct netlink *inside, struct error *err)
+static int furnish(struct network *n, struct net_slot *s, struct netlink *inside, struct error *err)
 {
 	s->netns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
 	if (s->netns < 0)
 		return error_errno(err, -errno, "network namespace");
-	int r = write_sysctls(err);
+	int r = write_sysctls(n, err);
 	if (r < 0)
 		return r;
 	r = netlink_open(inside, NETLINK_ROUTE);
@@ -244,14 +249,14 @@ static void put_host_settings(struct nlmsghdr *m)
 
 static int host_end(const struct network *n, const struct net_slot *s, struct netlink *host, struct error *err)
 {
-	char path[96];
+	char path[64];
 	int index = index_of(n->socket, s->host_link);
 	if (index < 0)
 		return error_errno(err, index, "link %s", s->host_link);
-	snprintf(path, sizeof(path), "/proc/sys/net/ipv6/conf/%s/disable_ipv6", s->host_link);
-	int r = file_write_value(AT_FDCWD, path, STR("1"));
-	if (r < 0 && r != -ENOENT)
-		return error_errno(err, r, "%s", path);
+	snprintf(path, sizeof(path), "%s/disable_ipv6", s->host_link);
+	int r = n->ipv6_conf < 0 ? 0 : file_write_value(n->ipv6_conf, path, STR("1"));
+	if (r < 0)
+		return error_errno(err, r, "/proc/sys/net/ipv6/conf/%s", path);
 	struct nlmsghdr *m;
 	struct ifinfomsg *i = add_link(host, &m, RTM_NEWLINK, 0, "settings of the link");
 	i->ifi_index = index;
@@ -288,7 +293,7 @@ static int await_carrier(const struct net_slot *s, struct netlink *inside, struc
 	return error_set(err, -ETIMEDOUT, 500, "the link inside does not come up");
 }
 
-static int build(const struct network *n, struct net_slot *s, struct netlink *host, struct netlink *inside, struct error *err)
+static int build(struct network *n, struct net_slot *s, struct netlink *host, struct netlink *inside, struct error *err)
 {
 	if (unshare(CLONE_NEWNET) < 0)
 		return error_errno(err, -errno, "network namespace");

@@ -33,6 +33,13 @@ static const struct {
 } sysctls[] = {
 	{"/proc/sys/fs/aio-max-nr", UINT64_C(1) << 30},
 	{"/proc/sys/kernel/pty/max", UINT64_C(1) << 20},
+	/* Neighbours of all namespaces stand in one table, at least one for each loopback: a thousand sandboxes are over the default of 1024. */
+	{"/proc/sys/net/ipv4/neigh/default/gc_thresh3", 65536},
+	{"/proc/sys/net/ipv4/neigh/default/gc_thresh2", 32768},
+	{"/proc/sys/net/ipv4/neigh/default/gc_thresh1", 16384},
+	{"/proc/sys/net/ipv6/neigh/default/gc_thresh3", 65536},
+	{"/proc/sys/net/ipv6/neigh/default/gc_thresh2", 32768},
+	{"/proc/sys/net/ipv6/neigh/default/gc_thresh1", 16384},
 };
 
 static void raise_sysctls(void)
@@ -50,6 +57,14 @@ static void raise_sysctls(void)
 		if (r < 0)
 			log_warn("%s stays at %llu: %s", sysctls[i].path, (unsigned long long)now, strerror(-r));
 	}
+}
+
+/* What the network had to change on this machine, a line each. */
+static void log_notes(const char *notes)
+{
+	struct str rest = str_of(notes), line;
+	while (str_cut(rest, '\n', &line, &rest))
+		log_info("%.*s", STR_FMT(line));
 }
 
 static int sub_dir(struct host *h, const char *name, int *ret, struct error *err)
@@ -283,6 +298,7 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 		return r;
 	}
 	raise_sysctls();
+	log_notes(network_notes(h->network));
 	if (cgroups_missing(h->cgroups)[0])
 		log_warn("cgroup controllers that this machine lacks: %s", cgroups_missing(h->cgroups));
 	*ret = h;
