@@ -9,7 +9,7 @@
 
 enum {
 	LOOK_MIN_MS = 20,
-	LOOK_CALM_MS = 1000,
+	LOOK_CALM_MS = 5000,
 	LOOK_TIGHT_MS = 250,   /* nothing moves */
 	TRIM_EVERY_MS = 1000,
 	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
@@ -30,7 +30,7 @@ struct disk_account {
 	struct disk_entry **entries;
 	size_t n, cap;
 	enum disk_zone zone;
-	uint64_t exposure, backed;  /* sums of the last look */
+	uint64_t exposure, backed;  /* of all, at the last look */
 	uint64_t ballast;           /* bytes asked for; 0 = released */
 	int64_t last_kill, pace;
 	bool blind;                 /* the last look at the host failed: said once */
@@ -118,7 +118,6 @@ void disk_account_remove(struct disk_account *d, struct disk_entry *e)
 	struct disk_entry *last = d->entries[--d->n];
 	d->entries[e->at - 1] = last;
 	last->at = e->at;
-	d->exposure -= MIN(d->exposure, e->exposure);
 	d->backed -= MIN(d->backed, e->space.backed);
 	e->at = 0;
 }
@@ -138,9 +137,9 @@ static void look_at(struct disk_entry *e)
 		return;
 	}
 	e->space = now;
-	/* Allocated inside without being backed (fallocate, blocks on their way) or not even allocated yet: the larger is known to come. */
+	/* Allocated inside without being backed (fallocate, blocks on their way), or not even allocated yet. */
 	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, now.used > now.backed ? now.used - now.backed : 0);
-	uint64_t taken = now.backed + e->exposure, more = e->seen && taken > e->taken ? taken - e->taken : 0;
+	uint64_t taken = now.backed + (guaranteed(e) ? 0 : now.pending), more = e->seen && taken > e->taken ? taken - e->taken : 0;
 	e->growth = e->growth - e->growth / GROWTH_SHARE + more;
 	e->quota -= MIN(e->quota, more);
 	e->taken = taken;
@@ -167,7 +166,7 @@ static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t sta
 		e->trimmed = now;
 		box_trim(e->box);
 	}
-	if (e->space.pending > sync_above || (d->zone == DISK_RED && e->exposure))
+	if (e->space.pending > sync_above || (d->zone == DISK_RED && (e->space.pending || grows(e))))
 		box_sync(e->box);
 }
 
@@ -222,7 +221,7 @@ static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t no
 	struct disk_entry *worst = NULL;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		if ((grows(e) || e->exposure > creep) && (!worst || e->growth > worst->growth))
+		if ((grows(e) || e->space.pending > creep) && (!worst || e->growth > worst->growth))
 			worst = e;
 	}
 	if (!worst || (d->last_kill && now - d->last_kill < KILL_EVERY_MS * NS_PER_MS))
@@ -283,15 +282,19 @@ int64_t disk_account_tick(struct disk_account *d)
 	}
 	d->blind = false;
 	struct disk_marks m = disk_marks(d->options, disk.total);
-	d->exposure = d->backed = 0;
+	uint64_t exposure = 0, pending = 0;
+	d->backed = 0;
 	bool moving = false;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
 		look_at(e);
-		d->exposure += e->exposure;
+		exposure += e->exposure;
+		pending += e->space.pending;
 		d->backed += e->space.backed;
-		moving |= grows(e) || e->exposure;
+		moving |= grows(e) || e->space.pending;
 	}
+	/* Blocks that were only allocated inside cost nothing until they are dirty: else anybody could shut the others out with fallocate. */
+	d->exposure = MAX(pending, MIN(exposure, disk.dirty));
 	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
 	enum disk_zone before = d->zone;
 	enter(d, zone_of(before, left, &m), &disk);

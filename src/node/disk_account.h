@@ -31,7 +31,7 @@ struct disk_entry {
 	struct box *box;
 	struct box_space space;  /* of the last look */
 	uint64_t exposure;       /* bytes that may still come to the host */
-	uint64_t taken;          /* space.backed + exposure of the last look */
+	uint64_t taken;          /* held on the host and certain to come: space.backed + pending of the last look */
 	uint64_t growth;         /* decaying sum of what it took */
 	uint64_t quota;          /* what it may still take of what was dealt out */
 	int64_t trimmed;         /* boottime of the last trim */

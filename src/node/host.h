@@ -13,6 +13,7 @@ struct host_memory {
 
 struct host_disk {
 	uint64_t total, free; /* bytes; free: for processes without privilege */
+	uint64_t dirty;       /* bytes in memory, of all file systems, that are not written back yet */
 };
 
 struct host {

@@ -47,7 +47,9 @@ static int64_t now(void *arg)
 
 static int disk(struct host_disk *ret, void *arg)
 {
-	*ret = (struct host_disk){sim.total, sim.free};
+	*ret = (struct host_disk){sim.total, sim.free, 0};
+	for (size_t i = 0; i < sim.n; i++)
+		ret->dirty += sim.boxes[i].space.pending;
 	return 0;
 }
 
@@ -323,6 +325,22 @@ static void deleted_data_comes_back_by_trim(void **state)
 	assert_true(sim.boxes[0].allowed == BOX_NO_BRAKE);
 }
 
+static void fallocate_inside_shuts_nobody_out(void **state)
+{
+	world(20000, 19000, 3);
+	sim.boxes[0].space.used = sim.boxes[1].space.used = 10000 * MIB;
+	sim.boxes[2].rate = 10 * MIB;
+	run(5000);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+	assert_false(sim.boxes[2].refused);
+	/* Writing there passes every brake. */
+	sim.boxes[0].past_brake = sim.boxes[1].past_brake = 200 * MIB;
+	run(60000);
+	assert_false(sim.lost);
+	assert_true(sim.boxes[0].frozen && sim.boxes[1].frozen);
+	assert_false(sim.boxes[2].frozen || sim.boxes[2].killed);
+}
+
 static void preallocated_disks_are_left_alone(void **state)
 {
 	world(2000, 100, 1);
@@ -376,6 +394,7 @@ int main(void)
 		T(what_no_freezer_stops_is_ended),
 		T(a_quiet_sandbox_is_not_punished_for_a_full_host),
 		T(deleted_data_comes_back_by_trim),
+		T(fallocate_inside_shuts_nobody_out),
 		T(preallocated_disks_are_left_alone),
 		T(admission_looks_at_free_space_and_promises),
 		T(nothing_to_watch_needs_no_timer),
