@@ -20,7 +20,7 @@ enum {
 };
 
 static const uint64_t fastest = 4096 * MIB; /* a second: what writers can dirty at most */
-static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, creep = MIB, redeal = 16 * MIB;
+static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, moves = MIB, creep = 8 * MIB, redeal = 16 * MIB;
 
 struct disk_account {
 	const struct options *options;
@@ -148,7 +148,7 @@ static void look_at(struct disk_entry *e)
 
 static bool grows(const struct disk_entry *e)
 {
-	return e->growth > creep;
+	return e->growth > moves;
 }
 
 static enum disk_zone zone_of(enum disk_zone before, int64_t left, const struct disk_marks *m)
@@ -176,10 +176,16 @@ static bool must_wait(const struct disk_entry *e, bool crowded)
 	return crowded && e->space.pending > (e->frozen ? thaw_below : sync_above);
 }
 
-/* Takes space although nothing new may be allocated inside. */
-static bool is_stubborn(const struct disk_account *d, enum disk_zone before, const struct disk_entry *e)
+/* Takes space although nothing new may be allocated inside: counted from the first look after its brake closed. A journal's first round is not meant. */
+static bool is_stubborn(const struct disk_account *d, enum disk_zone before, struct disk_entry *e)
 {
-	return d->zone == DISK_RED && before == DISK_RED && (e->stubborn || (e->braked && grows(e) && !guaranteed(e)));
+	if (d->zone != DISK_RED || before != DISK_RED || guaranteed(e)) {
+		e->closed_at = 0;
+		return false;
+	}
+	if (!e->closed_at || e->taken < e->closed_at)
+		e->closed_at = e->taken;
+	return e->stubborn || e->taken > e->closed_at + creep;
 }
 
 /* Deals out what is above the red mark, at the entry into tight and when more has come back than is still out. */
@@ -221,7 +227,7 @@ static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t no
 	struct disk_entry *worst = NULL;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		if ((grows(e) || e->space.pending > creep) && (!worst || e->growth > worst->growth))
+		if ((grows(e) || e->space.pending > moves) && (!worst || e->growth > worst->growth))
 			worst = e;
 	}
 	if (!worst || (d->last_kill && now - d->last_kill < KILL_EVERY_MS * NS_PER_MS))

@@ -34,6 +34,7 @@ struct disk_entry {
 	uint64_t taken;          /* held on the host and certain to come: space.backed + pending of the last look */
 	uint64_t growth;         /* decaying sum of what it took */
 	uint64_t quota;          /* what it may still take of what was dealt out */
+	uint64_t closed_at;      /* `taken` when the brake closed in the red zone; 0 = it is not closed */
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
 	bool seen, braked, frozen, stubborn;
