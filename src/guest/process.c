@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -72,6 +73,8 @@ static void on_reaper(struct loop_timer *t, void *arg)
 		forget_ended(all);
 	if (all->ended)
 		loop_timer_at(t, all->ended->ended_at + PROCESS_KEPT_S * NS_PER_S);
+	else
+		malloc_trim(0); /* nothing has happened for a while: an idle sandbox should hold little */
 }
 
 struct processes *processes_new(struct envd *e)
