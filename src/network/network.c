@@ -123,6 +123,7 @@ void network_free(struct network *n, bool remove_chains)
 {
 	if (!n)
 		return;
+	guard_free(n->guard);
 	if (remove_chains) {
 		host_claim(&n->instance, n->pool, false, NULL);
 		host_iptables(&n->instance, false, &n->notes, NULL);

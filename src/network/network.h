@@ -19,7 +19,10 @@ struct network {
 	pthread_mutex_t lock; /* of the two below */
 	int proc;
 	unsigned proc_uses;
+	struct guard *guard; /* NULL until network_guard() */
 };
+
+void guard_free(struct guard *g);
 
 /* A mount of procfs to write a new namespace's settings through, to be closed by the caller; or -errno. */
 int network_proc(struct network *n);

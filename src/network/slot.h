@@ -35,6 +35,10 @@ void network_free(struct network *n, bool remove_chains);
 unsigned network_capacity(const struct network *n);
 /* Lines of text for the log: what had to be changed or is missing on this host ("" when nothing). Valid until network_free(). */
 const char *network_notes(struct network *n);
+/* Starts a thread that puts the chains back when somebody flushes the machine's firewall, and asks a firewall that starts to drop forwarded packets to let ours pass. tell() gets a
+ * line for the log, on that thread. Ends with network_free(). */
+typedef void network_tell_fn(const char *what, void *arg);
+int network_guard(struct network *n, network_tell_fn *tell, void *arg, struct error *err);
 
 /* Makes namespace, link, addresses, routes, sysctls (ip_unprivileged_port_start=0, ping_group_range), policy, DNS sockets. 0 or -errno. Thread-safe. */
 int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);

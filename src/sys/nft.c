@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <assert.h>
+#include <errno.h>
 #include <linux/netfilter.h>
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
@@ -38,6 +39,18 @@ int nft_commit(struct netlink *n, struct error *err)
 void nft_table(struct netlink *n, const char *table)
 {
 	mnl_attr_put_strz(add_nft(n, NFT_MSG_NEWTABLE, NLM_F_CREATE, "nftables table"), NFTA_TABLE_NAME, table);
+}
+
+static int seen(const struct nlmsghdr *m, void *arg)
+{
+	return 0;
+}
+
+int nft_table_exists(struct netlink *n, const char *table)
+{
+	mnl_attr_put_strz(add_nft(n, NFT_MSG_GETTABLE, 0, "nftables table"), NFTA_TABLE_NAME, table);
+	int r = netlink_ask(n, seen, NULL, NULL);
+	return r == -ENOENT ? 0 : r < 0 ? r : 1;
 }
 
 void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority)

@@ -18,6 +18,8 @@ int nft_commit(struct netlink *n, struct error *err);
 
 /* An inet table. */
 void nft_table(struct netlink *n, const char *table);
+/* Whether the inet table is there: 1, 0 or -errno. A call of its own, outside of a transaction. */
+int nft_table_exists(struct netlink *n, const char *table);
 /* A base chain at a netfilter hook (NF_INET_LOCAL_OUT ...) with policy accept; hook < 0: a chain to jump to. */
 void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority);
 /* A named set of IPv4 ranges; `id` is unique in the transaction. */

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,6 +40,11 @@ static void make_network(void)
 	struct error err = {0};
 	if (network_new(&instance, "100.96.0.0/16", false, &network, &err) < 0)
 		fail_msg("%s", err.message);
+}
+
+static void on_repair(const char *what, void *arg)
+{
+	print_message("%s\n", what);
 }
 
 static void make_slot(unsigned number, struct net_slot *ret)
@@ -418,6 +424,63 @@ static void a_dropping_iptables_is_told(void **state)
 	must("test $(iptables -S FORWARD | grep -c %s) = 2", instance.table);
 }
 
+/* `systemctl restart nftables` does this on many machines. */
+static void flushed_chains_come_back(void **state)
+{
+	struct error err = {0};
+	char command[200];
+	assert_int_equal(network_guard(network, on_repair, NULL, &err), 0);
+	must("nft flush ruleset");
+	snprintf(command, sizeof(command), "nft list chain inet %s postrouting", instance.table);
+	assert_true(eventually(command));
+	assert_walled_in();
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	/* Docker starts late and drops what it forwards. */
+	if (run_in(-1, "iptables -P FORWARD DROP") == 0) {
+		snprintf(command, sizeof(command), "test $(iptables -S FORWARD | grep -c %s) = 2", instance.table);
+		assert_true(eventually(command));
+		assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	}
+}
+
+struct maker {
+	pthread_t thread;
+	struct net_slot slots[6];
+	unsigned first;
+};
+
+static void *make_some(void *arg)
+{
+	struct maker *m = arg;
+	for (unsigned i = 0; i < 6; i++) {
+		struct error err = {0};
+		if (network_slot_create(network, m->first + i, &m->slots[i], &err) < 0)
+			return strdup(err.message);
+	}
+	return NULL;
+}
+
+static void threads_make_slots_at_once(void **state)
+{
+	struct maker makers[6];
+	for (unsigned i = 0; i < 6; i++) {
+		makers[i].first = 100 + 6 * i;
+		assert_int_equal(pthread_create(&makers[i].thread, NULL, make_some, &makers[i]), 0);
+	}
+	for (unsigned i = 0; i < 6; i++) {
+		void *failure;
+		pthread_join(makers[i].thread, &failure);
+		if (failure)
+			fail_msg("%s", (char *)failure);
+	}
+	for (unsigned i = 0; i < 6; i++)
+		for (unsigned k = 0; k < 6; k++) {
+			if (k % 3 == 0)
+				assert_int_equal(probe_one(makers[i].slots[k].netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+			network_slot_done(&makers[i].slots[k]);
+		}
+}
+
 static void a_clean_stop_leaves_nothing(void **state)
 {
 	for (size_t i = 0; i < sizeof(services) / sizeof(services[0]); i++) {
@@ -455,6 +518,8 @@ int main(void)
 		cmocka_unit_test(a_restart_finds_its_range_and_its_slots),
 		cmocka_unit_test(a_second_server_takes_another_range),
 		cmocka_unit_test(a_dropping_iptables_is_told),
+		cmocka_unit_test(flushed_chains_come_back),
+		cmocka_unit_test(threads_make_slots_at_once),
 		cmocka_unit_test(a_clean_stop_leaves_nothing),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);

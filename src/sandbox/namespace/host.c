@@ -59,6 +59,11 @@ static void raise_sysctls(void)
 	}
 }
 
+static void log_repair(const char *what, void *arg)
+{
+	log_warn("%s", what);
+}
+
 /* What the network had to change on this machine, a line each. */
 static void log_notes(const char *notes)
 {
@@ -287,6 +292,8 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 		r = loopdevs_new(&h->loops, err);
 	if (r == 0)
 		r = network_new(&h->instance, h->options->network_pool, strcmp(h->options->network_pool, "100.96.0.0/16") != 0, &h->network, err);
+	if (r == 0)
+		r = network_guard(h->network, log_repair, NULL, err);
 	if (r == 0)
 		r = check_ids(h, err);
 	if (r == 0)
