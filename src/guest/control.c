@@ -11,6 +11,10 @@
 
 enum { MAX_NODES = 4 };
 
+/* Root inside may kill spawners as fast as it likes; each new one costs node an attach. */
+#define FORK_INTERVAL (250 * NS_PER_MS)
+#define RETRY_INTERVAL NS_PER_S
+
 struct node {
 	struct node *next;
 	struct control *control;
@@ -28,6 +32,7 @@ struct control {
 	/* A spawner that waits to be attached. */
 	struct spawner *spawner;
 	int pending; /* its socket; -1 = none */
+	int64_t forked_at; /* CLOCK_BOOTTIME */
 	struct loop_timer *retry;
 };
 
@@ -65,10 +70,17 @@ static void fork_spawner(struct control *c)
 static void on_retry(struct loop_timer *t, void *arg)
 {
 	struct control *c = arg;
+	int64_t now = clock_boottime();
 	if (!c->spawner)
 		return;
+	if (c->forked_at && now < c->forked_at + FORK_INTERVAL) {
+		loop_timer_at(t, c->forked_at + FORK_INTERVAL);
+		return;
+	}
+	if (c->nodes)
+		c->forked_at = now;
 	fork_spawner(c);
-	loop_timer_in(t, NS_PER_S);
+	loop_timer_in(t, RETRY_INTERVAL);
 }
 
 void control_replace_spawner(struct control *c, struct spawner *s)

@@ -2,7 +2,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/log.h"
 #include "guest/tree.h"
 
 #include <errno.h>
@@ -473,8 +472,12 @@ static void on_pid(struct spawn *s, pid_t pid, void *arg)
 	struct process *p = arg;
 	struct process *old = NULL;
 	p->pid = pid;
-	if (map_put(&p->all->by_pid, MAP_KEY(p->pid), p, (void **)&old) < 0)
-		log_error("no memory to remember process %d", pid);
+	if (map_put(&p->all->by_pid, MAP_KEY(p->pid), p, (void **)&old) < 0) {
+		/* Without its entry nobody would see its end. */
+		kill(pid, SIGKILL);
+		p->exit = (struct exit_info){.code = CLD_KILLED, .status = SIGKILL};
+		p->reaped = p->impatient = p->group_lost = true;
+	}
 	/* An older one of this number is reaped; what is left of its group must not be mistaken for this one's. */
 	if (old)
 		old->group_lost = true;

@@ -224,6 +224,7 @@ static void withdraw(struct process *p, struct rpc *c)
 		return;
 	struct input *i = *at;
 	i->rpc = NULL;
+	loop_timer_free(steal_pointer(&i->timer));
 	if (i->begun)
 		return;
 	*at = i->next;

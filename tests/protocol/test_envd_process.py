@@ -622,6 +622,22 @@ class Input(Case):
         self.signal(s.pid)
         s.close()
 
+    def test_client_leaves_while_its_input_waits(self):
+        s = self.cat(["/bin/sh", "-c", "kill -STOP $$; exec wc -c"])
+        for data in (b"a" * 1000000, b"b" * 1000000):
+            c = self.envd.connect()
+            body = json.dumps({"process": {"pid": s.pid}, "input": {"stdin": b64(data)}}).encode()
+            c.request("POST", "/process.Process/SendInput", body, Content_Type="application/json", Connect_Timeout_Ms="300")
+            until(lambda: self.send(s.pid, b"", Connect_Timeout_Ms="20")[0] == 504)
+            time.sleep(0.1)
+            c.close()
+        time.sleep(0.4)
+        os.kill(s.pid, signal.SIGCONT)
+        self.envd.unary("CloseStdin", {"process": {"pid": s.pid}})
+        # What was begun is written to its end; what was not is dropped with its client.
+        self.assertEqual(s.finish()[0], b"1000000\n")
+        s.close()
+
     def test_bad_input(self):
         s = self.cat()
         for message in ({"stdin": "!"}, {"stdin": 5}, {}, {"stdin": "eA==", "pty": "eA=="}, None):
