@@ -123,186 +123,6 @@ struct process *process_by_tag(struct processes *all, struct str tag, bool ended
 	return NULL;
 }
 
-/* Watchers */
-
-static void watcher_free(struct watcher *w)
-{
-	struct process *p = w->process;
-	*(w->prev ? &w->prev->next : &p->watchers) = w->next;
-	if (w->next)
-		w->next->prev = w->prev;
-	if (p->starter == w)
-		p->starter = NULL;
-	w->rpc->state = NULL;
-	w->rpc->ops = NULL;
-	loop_timer_free(w->keepalive);
-	loop_timer_free(w->deadline);
-	free(w);
-}
-
-static void send_to(struct watcher *w, struct str envelope)
-{
-	if (rpc_event(w->rpc, envelope))
-		w->full = true;
-	w->last_event = clock_boottime();
-}
-
-void process_send(struct process *p, struct str envelope)
-{
-	for (struct watcher *w = p->watchers; w; w = w->next)
-		send_to(w, envelope);
-}
-
-static void make_start(struct buf *to, pid_t pid)
-{
-	char text[64];
-	int n = snprintf(text, sizeof(text), "{\"event\":{\"start\":{\"pid\":%d}}}", pid);
-	connect_envelope(to, 0, str_n(text, (size_t)n));
-}
-
-static void on_keepalive(struct loop_timer *t, void *arg)
-{
-	struct watcher *w = arg;
-	int64_t due = w->last_event + w->interval;
-	/* Moved here, not with every event. */
-	if (clock_boottime() >= due) {
-		cleanup_buf struct buf out = BUF_INIT;
-		connect_envelope(&out, 0, STR("{\"event\":{\"keepalive\":{}}}"));
-		/* A client that is behind with reading needs no sign of life. */
-		if (w->full)
-			w->last_event = clock_boottime();
-		else
-			send_to(w, buf_str(&out));
-		due = w->last_event + w->interval;
-	}
-	loop_timer_at(t, due);
-}
-
-static void on_watch_deadline(struct loop_timer *t, void *arg)
-{
-	struct watcher *w = arg;
-	struct process *p = w->process;
-	struct rpc *c = w->rpc;
-	watcher_free(w);
-	rpc_fail(c, CONNECT_DEADLINE_EXCEEDED, "the deadline of this call has passed");
-	process_flow(p);
-}
-
-/* After a watcher made room, or left. */
-static void go_on(struct process *p)
-{
-	process_flow(p);
-	if (p->reaped && p->impatient)
-		process_drain(p);
-	process_check_end(p);
-}
-
-static void watcher_gone(struct rpc *c)
-{
-	struct watcher *w = c->state;
-	struct process *p = w->process;
-	watcher_free(w);
-	go_on(p);
-}
-
-static void watcher_writable(struct rpc *c)
-{
-	struct watcher *w = c->state;
-	w->full = false;
-	go_on(w->process);
-}
-
-static const struct rpc_ops watcher_ops = {.gone = watcher_gone, .writable = watcher_writable};
-
-static int64_t keepalive_of(const struct rpc *c)
-{
-	uint64_t s;
-	struct str value = http_value(c->req->head, "Keepalive-Ping-Interval");
-	if (str_to_u64(value, &s) < 0 || s == 0 || s > 86400)
-		s = 90;
-	return (int64_t)s * NS_PER_S;
-}
-
-static struct watcher *watcher_new(struct process *p, struct rpc *c)
-{
-	struct watcher *w = malloc(sizeof(*w));
-	if (!w)
-		return NULL;
-	*w = (struct watcher){.process = p, .rpc = c, .interval = keepalive_of(c), .last_event = clock_boottime(), .next = p->watchers};
-	w->keepalive = loop_timer_new(p->all->envd->loop, on_keepalive, w);
-	if (!w->keepalive || loop_timer_in(w->keepalive, w->interval) < 0) {
-		loop_timer_free(w->keepalive);
-		free(w);
-		return NULL;
-	}
-	if (p->watchers)
-		p->watchers->prev = w;
-	p->watchers = w;
-	c->state = w;
-	c->ops = &watcher_ops;
-	return w;
-}
-
-static const char *signal_text(int sig, char *to, size_t size)
-{
-	static const char *const names[] = {
-		[SIGHUP] = "hangup", [SIGINT] = "interrupt", [SIGQUIT] = "quit", [SIGILL] = "illegal instruction", [SIGTRAP] = "trace/breakpoint trap",
-		[SIGABRT] = "aborted", [SIGBUS] = "bus error", [SIGFPE] = "floating point exception", [SIGKILL] = "killed", [SIGUSR1] = "user defined signal 1",
-		[SIGSEGV] = "segmentation fault", [SIGUSR2] = "user defined signal 2", [SIGPIPE] = "broken pipe", [SIGALRM] = "alarm clock",
-		[SIGTERM] = "terminated", [SIGSTKFLT] = "stack fault", [SIGXCPU] = "CPU time limit exceeded", [SIGXFSZ] = "file size limit exceeded",
-		[SIGVTALRM] = "virtual timer expired", [SIGPROF] = "profiling timer expired", [SIGIO] = "I/O possible", [SIGPWR] = "power failure",
-		[SIGSYS] = "bad system call",
-	};
-	if (sig > 0 && (size_t)sig < ARRAY_SIZE(names) && names[sig])
-		return names[sig];
-	snprintf(to, size, "signal %d", sig);
-	return to;
-}
-
-static void make_end(struct process *p, struct buf *to)
-{
-	const struct exit_info *x = &p->exit;
-	bool exited = x->code == CLD_EXITED;
-	uint64_t limit;
-	char number[32], status[96], why[128] = "", text[480], error[240] = "";
-	if (exited)
-		snprintf(status, sizeof(status), "exit status %d", x->status);
-	else
-		snprintf(status, sizeof(status), "signal: %s%s", signal_text(x->status, number, sizeof(number)), x->code == CLD_DUMPED ? " (core dumped)" : "");
-	if (x->oom && guest_cgroup_limit(p->all->envd->cgroup, &limit))
-		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)", (unsigned long long)(limit >> 20));
-	else if (x->oom)
-		snprintf(why, sizeof(why), " (oom_killed)");
-	if (!exited || x->status != 0)
-		snprintf(error, sizeof(error), ",\"error\":\"%s%s\"", status, why);
-	int n = snprintf(text, sizeof(text), "{\"event\":{\"end\":{\"exitCode\":%d,\"exited\":%s,\"status\":\"%s\"%s}}}", exited ? x->status : -1,
-		exited ? "true" : "false", status, error);
-	connect_envelope(to, 0, str_n(text, (size_t)n));
-}
-
-void process_watch(struct process *p, struct rpc *c)
-{
-	cleanup_buf struct buf out = BUF_INIT;
-	if (p->state == PROCESS_ENDED) {
-		make_start(&out, p->pid);
-		make_end(p, &out);
-		rpc_event(c, buf_str(&out));
-		rpc_end(c);
-		return;
-	}
-	struct watcher *w = watcher_new(p, c);
-	if (!w) {
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "no memory for another stream");
-		return;
-	}
-	if (c->timeout_ns && (w->deadline = loop_timer_new(p->all->envd->loop, on_watch_deadline, w)))
-		loop_timer_in(w->deadline, c->timeout_ns);
-	if (p->state != PROCESS_STARTING) {
-		make_start(&out, p->pid);
-		send_to(w, buf_str(&out));
-	}
-}
-
 /* The end */
 
 static void answer_kills(struct process *p)
@@ -317,16 +137,6 @@ static void answer_kills(struct process *p)
 	}
 }
 
-static void end_watchers(struct process *p, struct str event)
-{
-	while (p->watchers) {
-		struct rpc *c = p->watchers->rpc;
-		watcher_free(p->watchers);
-		rpc_event(c, event);
-		rpc_end(c);
-	}
-}
-
 void process_check_end(struct process *p)
 {
 	if (!p->reaped || (p->state != PROCESS_RUNNING && p->state != PROCESS_EXITED))
@@ -337,8 +147,8 @@ void process_check_end(struct process *p)
 			return;
 	struct processes *all = p->all;
 	cleanup_buf struct buf out = BUF_INIT;
-	make_end(p, &out);
-	end_watchers(p, buf_str(&out));
+	process_end_event(p, &out);
+	process_end_watchers(p, buf_str(&out));
 	p->state = PROCESS_ENDED;
 	close_all(p);
 	p->ended_at = clock_boottime();
@@ -349,6 +159,14 @@ void process_check_end(struct process *p)
 		loop_timer_in(all->reaper, PROCESS_KEPT_S * NS_PER_S);
 	if (all->n_ended > PROCESS_MAX_ENDED)
 		forget_ended(all);
+}
+
+void process_go_on(struct process *p)
+{
+	process_flow(p);
+	if (p->reaped && p->impatient)
+		process_drain(p);
+	process_check_end(p);
 }
 
 /*
@@ -399,7 +217,7 @@ static void on_deadline(struct loop_timer *t, void *arg)
 		watcher_free(p->starter);
 		rpc_fail(c, CONNECT_DEADLINE_EXCEEDED, "%s", text);
 	}
-	go_on(p);
+	process_go_on(p);
 }
 
 static void kill_gone(struct rpc *c)
@@ -462,7 +280,7 @@ void process_signal(struct process *p, struct rpc *c, int sig, bool descendants)
 	}
 	rpc_reply(c, STR("{}"));
 	if (p->reaped)
-		go_on(p);
+		process_go_on(p);
 }
 
 /* Starting */
@@ -506,12 +324,12 @@ static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 	}
 	cleanup_buf struct buf out = BUF_INIT;
 	p->state = PROCESS_RUNNING;
-	make_start(&out, p->pid);
+	process_start_event(p, &out);
 	process_send(p, buf_str(&out));
 	/* Its deadline passed while it was being started. */
 	if (p->impatient)
 		kill_group(p, SIGKILL);
-	go_on(p);
+	process_go_on(p);
 }
 
 static const struct spawn_ops spawn_ops = {.pid = on_pid, .done = on_spawned};

@@ -117,8 +117,6 @@ void process_start(struct processes *all, struct rpc *c, struct process_request 
 /* By pid or by tag: NULL when unknown. Ended ones only with `ended`. */
 struct process *process_by_pid(struct processes *all, uint32_t pid, bool ended);
 struct process *process_by_tag(struct processes *all, struct str tag, bool ended);
-/* Adds a stream: start event, then live events; for an ended one start and end. */
-void process_watch(struct process *p, struct rpc *c);
 /* SIGTERM or SIGKILL to the leader, or to the leader and all its descendants and its group; answers *c. */
 void process_signal(struct process *p, struct rpc *c, int sig, bool descendants);
 /* A child of PID 1 was reaped: true when it is one of these. */
@@ -140,12 +138,28 @@ void process_drop_input(struct process *p, enum connect_code code, const char *m
 /* The client of waiting input has gone (c->state is the process while it waits). */
 void process_input_orphan(struct process *p, struct rpc *c);
 
-/* process.c, for process_io.c */
+/* process.c, for the others */
 
-/* One event, as a whole envelope, to all watchers. */
-void process_send(struct process *p, struct str envelope);
 /* Checks whether the end can be told. */
 void process_check_end(struct process *p);
+/* After a watcher made room, or left: output is read again, and the end may be due. */
+void process_go_on(struct process *p);
+
+/* process_watch.c */
+
+/* Makes the call a watcher of the process, without an event. NULL without memory. */
+struct watcher *watcher_new(struct process *p, struct rpc *c);
+/* The call is on its own again, unanswered. */
+void watcher_free(struct watcher *w);
+/* Adds a stream: start event, then live events; for an ended one start and end. */
+void process_watch(struct process *p, struct rpc *c);
+/* One event, as a whole envelope, to all watchers. */
+void process_send(struct process *p, struct str envelope);
+/* Appends the envelope of the event. */
+void process_start_event(const struct process *p, struct buf *to);
+void process_end_event(const struct process *p, struct buf *to);
+/* The last event, and the end of all streams. */
+void process_end_watchers(struct process *p, struct str event);
 
 /* process_rpc.c: the methods; the name after "/process.Process/". NULL when there is none. */
 const struct rpc_method *process_method(struct str name);
