@@ -1,11 +1,13 @@
 # A thin front to meson and scripts/. `make run` and `make test` are all that a fresh Debian 12 machine needs.
 #
-# Variables: STATE_DIR and LISTEN run a second server beside the first one; SUITES picks suites of `make test` (default: all).
+# Variables: STATE_DIR and LISTEN run a second server beside the first one; SUITES picks suites of `make test` (default: all:
+# unit, protocol, system, e2e).
 
 STATE_DIR ?= /var/lib/cubicle
 LISTEN ?= 127.0.0.1:3000
 DESTDIR ?=
 SUITES ?=
+FUZZ_SECONDS ?= 30
 MESON ?= meson
 
 .PHONY: run build test bench asan coverage fuzz test-distro clean install
@@ -35,10 +37,10 @@ coverage:
 	@scripts/test build-cov unit protocol
 	@ninja -C build-cov coverage-text && tail -n 3 build-cov/meson-logs/coverage.txt
 
-# The fuzz targets, with libFuzzer; run one as: build-fuzz/tests/fuzz/fuzz_NAME tests/fuzz/corpus/NAME
+# Every fuzz target with libFuzzer for FUZZ_SECONDS each, from its corpus; fails on the first finding. `make test` replays the corpora.
 fuzz:
 	@scripts/deps test
-	@CC=clang scripts/build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false
+	@scripts/fuzz $(FUZZ_SECONDS)
 
 bench: build
 	@scripts/deps test
