@@ -71,7 +71,8 @@ static bool read_number(int fd, const char *name, uint64_t *ret)
 
 bool guest_cgroup_memory(const struct guest_cgroup *g, uint64_t *ret_used, uint64_t *ret_cache)
 {
-	return read_number(g->usage, NULL, ret_used) && read_number(g->stat, g->v1 ? "total_cache" : "file", ret_cache);
+	return read_number(g->usage, NULL, ret_used) &&
+	       read_number(g->stat, g->v1 ? "total_cache" : "file", ret_cache);
 }
 
 bool guest_cgroup_limit(const struct guest_cgroup *g, uint64_t *ret_limit)

@@ -51,21 +51,26 @@ static void set_descriptors(struct command *c, bool pty, const int *fds)
 {
 	if (pty) {
 		/* As grantpt() does; the group comes from the gid option of devpts. */
-		if (fchown(fds[0], c->account.uid, (gid_t)-1) < 0 || setsid() < 0 || ioctl(fds[0], TIOCSCTTY, 0) < 0)
-			spawn_fail(c->status, CONNECT_INTERNAL, "setting up the terminal: %s", strerror(errno));
+		if (fchown(fds[0], c->account.uid, (gid_t)-1) < 0 || setsid() < 0 ||
+			ioctl(fds[0], TIOCSCTTY, 0) < 0)
+			spawn_fail(
+				c->status, CONNECT_INTERNAL, "setting up the terminal: %s", strerror(errno));
 	} else {
 		setpgid(0, 0);
 	}
 	for (int i = 0; i < 3; i++)
 		if (dup2(fds[pty ? 0 : i], i) < 0)
-			spawn_fail(c->status, CONNECT_INTERNAL, "setting up descriptor %d: %s", i, strerror(errno));
+			spawn_fail(c->status, CONNECT_INTERNAL, "setting up descriptor %d: %s", i,
+				strerror(errno));
 }
 
 static void set_credentials(struct command *c)
 {
 	const struct guest_user *u = &c->account;
-	if (setgroups(u->n_groups, u->groups) < 0 || setresgid(u->gid, u->gid, u->gid) < 0 || setresuid(u->uid, u->uid, u->uid) < 0)
-		spawn_fail(c->status, CONNECT_INTERNAL, "becoming user '%s' (%u:%u): %s", u->name, u->uid, u->gid, strerror(errno));
+	if (setgroups(u->n_groups, u->groups) < 0 || setresgid(u->gid, u->gid, u->gid) < 0 ||
+		setresuid(u->uid, u->uid, u->uid) < 0)
+		spawn_fail(c->status, CONNECT_INTERNAL, "becoming user '%s' (%u:%u): %s", u->name, u->uid,
+			u->gid, strerror(errno));
 }
 
 /* "~", "~/x", relative and absolute paths (B.3: relative to the user's home). */
@@ -76,13 +81,15 @@ static void expand(struct command *c, const char *path, char *to, size_t size)
 	if (path[0] == '~' && (path[1] == '\0' || path[1] == '/'))
 		n = snprintf(to, size, "%s%s", home, path + 1);
 	else if (path[0] == '~')
-		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%.200s': cannot expand the home directory of another user", path);
+		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT,
+			"cwd '%.200s': cannot expand the home directory of another user", path);
 	else if (path[0] == '/')
 		n = snprintf(to, size, "%s", path);
 	else
 		n = snprintf(to, size, "%s/%s", home, path);
 	if (n < 0 || (size_t)n >= size)
-		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%.200s...' is longer than %zu bytes", path, size - 1);
+		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%.200s...' is longer than %zu bytes",
+			path, size - 1);
 }
 
 static void enter_directory(struct command *c)
@@ -93,14 +100,16 @@ static void enter_directory(struct command *c)
 	if (chdir(path) == 0)
 		return;
 	int e = errno;
-	/* Accounts without a home (nobody) start at the root, as login(1) has it; a directory that was asked for must be there. */
+	/* Accounts without a home (nobody) start at the root, as login(1) has it; a directory that was asked
+	 * for must be there. */
 	if (!*c->cwd && !*c->workdir && chdir("/") == 0)
 		return;
 	if (e == ENOENT)
 		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%s' does not exist", path);
 	if (e == ENOTDIR)
 		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%s' is not a directory", path);
-	spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%s' cannot be entered by user '%s': %s", path, c->account.name, strerror(e));
+	spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cwd '%s' cannot be entered by user '%s': %s", path,
+		c->account.name, strerror(e));
 }
 
 static void put_env(char **envp, size_t *n, char *entry)
@@ -141,9 +150,11 @@ static _Noreturn void execute(struct command *c)
 	int e = errno;
 	signal(SIGPIPE, SIG_IGN);
 	if (e == E2BIG)
-		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "the arguments and variables of '%.200s' are longer than the kernel allows", what);
+		spawn_fail(c->status, CONNECT_INVALID_ARGUMENT,
+			"the arguments and variables of '%.200s' are longer than the kernel allows", what);
 	if (e == ENOMEM || e == EAGAIN)
-		spawn_fail(c->status, CONNECT_RESOURCE_EXHAUSTED, "cannot start '%.1000s': %s", what, strerror(e));
+		spawn_fail(c->status, CONNECT_RESOURCE_EXHAUSTED, "cannot start '%.1000s': %s", what,
+			strerror(e));
 	spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cannot start '%.1000s': %s", what, strerror(e));
 }
 
@@ -157,7 +168,8 @@ void command_run(const struct spawn_head *head, char *body, int status, const in
 	c.argv = calloc(head->n_args + 1, sizeof(*c.argv));
 	c.envp = calloc(head->n_envs + 5, sizeof(*c.envp));
 	if (!c.argv || !c.envp)
-		spawn_fail(status, CONNECT_RESOURCE_EXHAUSTED, "cannot start a process: %s", strerror(ENOMEM));
+		spawn_fail(
+			status, CONNECT_RESOURCE_EXHAUSTED, "cannot start a process: %s", strerror(ENOMEM));
 	for (uint32_t i = 0; i < head->n_args; i++)
 		c.argv[i] = take(&at);
 	find_account(&c);

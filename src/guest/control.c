@@ -31,7 +31,7 @@ struct control {
 	size_t n_nodes;
 	/* A spawner that waits to be attached. */
 	struct spawner *spawner;
-	int pending; /* its socket; -1 = none */
+	int pending;       /* its socket; -1 = none */
 	int64_t forked_at; /* CLOCK_BOOTTIME */
 	struct loop_timer *retry;
 };
@@ -112,8 +112,8 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 		.workdir = msg_has(m, claim, workdir) ? str_dup(m->workdir) : NULL,
 	};
 	buf_add_str(&n.envs, m->envs.raw);
-	bool good = n.sandbox && n.template && n.user && !n.envs.failed && (n.token || !msg_has(m, claim, token)) &&
-		(n.workdir || !msg_has(m, claim, workdir));
+	bool good = n.sandbox && n.template && n.user && !n.envs.failed &&
+		    (n.token || !msg_has(m, claim, token)) && (n.workdir || !msg_has(m, claim, workdir));
 	struct guest_identity *old = good ? id : &n;
 	free(old->sandbox);
 	free(old->template);
@@ -140,7 +140,8 @@ static void on_claim(struct node *n, const struct chan_message *m)
 
 static void on_hello(struct node *n, const struct chan_message *m)
 {
-	struct msg_init_state s = {.claimed = true, .version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
+	struct msg_init_state s = {
+		.claimed = true, .version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
 	msg_set(&s, init_state, sandbox, str_of(n->control->identity->sandbox));
 	chan_send(n->chan, MSG_ID_init_state, &s, m->header.request, NULL, 0, NULL);
 }

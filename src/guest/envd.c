@@ -65,7 +65,8 @@ static bool allowed(const struct envd *e, struct http_req *r)
 	const char *token = e->identity->token;
 	if (!token || str_eq_secret(http_value(r->head, "X-Access-Token"), str_of(token)))
 		return true;
-	http_respond_error(r, 401, "unauthorized access, please provide a valid access token or method signing if supported");
+	http_respond_error(r, 401,
+		"unauthorized access, please provide a valid access token or method signing if supported");
 	return false;
 }
 
@@ -73,7 +74,8 @@ static void wrong_method(struct http_req *r, const char *allow)
 {
 	cleanup_buf struct buf header = BUF_INIT;
 	buf_addf(&header, "Allow: %s\r\n", allow);
-	http_respond(r, 405, "application/json", buf_cstr(&header), STR("{\"code\":405,\"message\":\"method not allowed\"}"));
+	http_respond(r, 405, "application/json", buf_cstr(&header),
+		STR("{\"code\":405,\"message\":\"method not allowed\"}"));
 }
 
 static void on_request(struct http_req *r, void *arg)
@@ -98,7 +100,8 @@ static void on_request(struct http_req *r, void *arg)
 	}
 	if (!allowed(e, r))
 		return;
-	const struct rpc_method *m = str_starts(h->path, processes) ? process_method(str_from(h->path, processes.n)) : NULL;
+	const struct rpc_method *m =
+		str_starts(h->path, processes) ? process_method(str_from(h->path, processes.n)) : NULL;
 	if (!m)
 		http_respond_error(r, 404, "path not found");
 	else if (!str_is(h->method, "POST"))
@@ -149,7 +152,8 @@ static int watch_children(struct envd *e)
 	return e->signals_watch ? 0 : -errno;
 }
 
-int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id, const struct guest_cgroup *g)
+int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id,
+	const struct guest_cgroup *g)
 {
 	/* Freed memory goes back to the machine at once: an idle sandbox should hold little. */
 	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
@@ -158,7 +162,11 @@ int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct gu
 	e->pts = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	e->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	e->null = open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	struct http_server_config config = {.on_request = on_request, .arg = e, .high_water = ENVD_HIGH_WATER, .low_water = ENVD_LOW_WATER, .max_connections = ENVD_MAX_CONNECTIONS};
+	struct http_server_config config = {.on_request = on_request,
+		.arg = e,
+		.high_water = ENVD_HIGH_WATER,
+		.low_water = ENVD_LOW_WATER,
+		.max_connections = ENVD_MAX_CONNECTIONS};
 	e->http = http_server_new(l, &config);
 	e->processes = processes_new(e);
 	e->files = file_workers_new(e);
@@ -204,8 +212,10 @@ static int listen_on(struct envd *e, const struct sockaddr *to, socklen_t size)
 
 int envd_listen(struct envd *e, uint16_t port)
 {
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+	struct sockaddr_in v4 = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in6 v6 = {
+		.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
 	int r = listen_on(e, (struct sockaddr *)&v4, sizeof(v4));
 	if (r < 0)
 		return r;

@@ -1,6 +1,7 @@
 /*
- * cubicle-init: PID 1 of a sandbox and its envd. Arguments: the descriptor of the control socket (listening), then, as far as they exist, the host's
- * directories of the work cgroup: memory=DIR cpu=DIR. They are read before the host's tree is left.
+ * cubicle-init: PID 1 of a sandbox and its envd. Arguments: the descriptor of the control socket (listening),
+ * then, as far as they exist, the host's directories of the work cgroup: memory=DIR cpu=DIR. They are read
+ * before the host's tree is left.
  */
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -91,7 +92,8 @@ static void write_mark(const char *path, const char *value)
 		log_warn("%s: %s", path, strerror(-r));
 }
 
-/* What tells a program that it is in a sandbox, and in which (e2b.md B.6). /run is our own tmpfs, and no command has run yet. */
+/* What tells a program that it is in a sandbox, and in which (e2b.md B.6). /run is our own tmpfs, and no
+ * command has run yet. */
 static void write_marks(const struct guest_identity *id)
 {
 	if (mkdir("/run/e2b", 0755) < 0 && errno != EEXIST) {
@@ -130,7 +132,8 @@ int main(int argc, char **argv)
 		die("control", ENOMEM);
 	if ((r = control_adopt(init.control, conn)) < 0 || (r = spawner_set(init.spawner, spawner)) < 0)
 		die("control", r);
-	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup)) < 0 || (r = envd_listen(&init.envd, ENVD_PORT)) < 0)
+	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup)) < 0 ||
+		(r = envd_listen(&init.envd, ENVD_PORT)) < 0)
 		die("envd", r);
 	control_tell_claimed(init.control, init.identity.claim_request);
 	r = loop_run(l);

@@ -73,12 +73,15 @@ int metrics_json(const struct guest_cgroup *g, int proc, struct metrics_sample *
 		return r;
 	if (statvfs("/", &disk) < 0)
 		return -errno;
-	uint64_t total = (uint64_t)disk.f_blocks * disk.f_frsize, free = (uint64_t)disk.f_bfree * disk.f_frsize;
+	uint64_t total = (uint64_t)disk.f_blocks * disk.f_frsize,
+		 free = (uint64_t)disk.f_bfree * disk.f_frsize;
 	int cpus = cpu_count();
 	return buf_addf(to,
-		"{\"ts\":%lld,\"cpu_count\":%d,\"cpu_used_pct\":%.2f,\"mem_total\":%llu,\"mem_used\":%llu,\"mem_cache\":%llu,\"mem_total_mib\":%llu,"
+		"{\"ts\":%lld,\"cpu_count\":%d,\"cpu_used_pct\":%.2f,\"mem_total\":%llu,\"mem_used\":%llu,"
+		"\"mem_cache\":%llu,\"mem_total_mib\":%llu,"
 		"\"mem_used_mib\":%llu,\"disk_used\":%llu,\"disk_total\":%llu}",
-		(long long)(clock_realtime() / NS_PER_S), cpus, cpu_percent(g, cpus, last), (unsigned long long)m.total, (unsigned long long)m.used,
-		(unsigned long long)m.cache, (unsigned long long)(m.total >> 20), (unsigned long long)(m.used >> 20),
+		(long long)(clock_realtime() / NS_PER_S), cpus, cpu_percent(g, cpus, last),
+		(unsigned long long)m.total, (unsigned long long)m.used, (unsigned long long)m.cache,
+		(unsigned long long)(m.total >> 20), (unsigned long long)(m.used >> 20),
 		(unsigned long long)(total - free), (unsigned long long)total);
 }

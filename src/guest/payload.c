@@ -35,7 +35,8 @@ static void decode(struct payload *p, char c, char *to, size_t *n)
 	}
 }
 
-/* Characters of the diverted string up to its end: how many were taken. "\/" is how some writers put a slash; no other escape has a place in base64. */
+/* Characters of the diverted string up to its end: how many were taken. "\/" is how some writers put a slash;
+ * no other escape has a place in base64. */
 static ssize_t divert(struct payload *p, const char *data, size_t n)
 {
 	size_t i = 0, out = 0;
@@ -53,8 +54,10 @@ static ssize_t divert(struct payload *p, const char *data, size_t n)
 			p->escape = true;
 		} else if (data[i] == '"') {
 			p->diverting = p->in_string = false;
-			/* Bits that are left must be zero, and less than a digit's; padding fills the last group. */
-			if (p->n_bits == 6 || (p->bits & ((1u << p->n_bits) - 1)) || (p->padding && p->length % 4))
+			/* Bits that are left must be zero, and less than a digit's; padding fills the last
+			 * group. */
+			if (p->n_bits == 6 || (p->bits & ((1u << p->n_bits) - 1)) ||
+				(p->padding && p->length % 4))
 				p->bad = true;
 		} else {
 			decode(p, data[i], to, &out);

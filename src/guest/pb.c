@@ -68,7 +68,8 @@ int pb_u32(const json_t *o, const char *name, uint32_t *ret, struct error *err)
 		return 0;
 	if (json_is_integer(v) && json_integer_value(v) >= 0)
 		n = (uint64_t)json_integer_value(v);
-	else if (json_is_real(v) && json_real_value(v) >= 0 && json_real_value(v) <= UINT32_MAX && (double)(uint64_t)json_real_value(v) == json_real_value(v))
+	else if (json_is_real(v) && json_real_value(v) >= 0 && json_real_value(v) <= UINT32_MAX &&
+		 (double)(uint64_t)json_real_value(v) == json_real_value(v))
 		n = (uint64_t)json_real_value(v);
 	else if (json_is_string(v) && str_to_u64(json_str(v), &n) < 0)
 		n = UINT64_MAX;
@@ -106,7 +107,8 @@ int pb_enum(const json_t *o, const char *name, const struct pb_enum *table, int 
 	if (!v)
 		return 0;
 	for (; table->name; table++) {
-		bool same = json_is_string(v) ? str_is(json_str(v), table->name) : json_is_integer(v) && json_integer_value(v) == table->value;
+		bool same = json_is_string(v) ? str_is(json_str(v), table->name)
+					      : json_is_integer(v) && json_integer_value(v) == table->value;
 		if (same) {
 			*ret = table->value;
 			return 1;

@@ -170,14 +170,17 @@ void process_go_on(struct process *p)
 }
 
 /*
- * The kernel tells nobody whom it killed for lack of memory. A command that was killed, or whose shell reports that of a child, in whose time the cgroup counted
- * such a kill, and that no client has signalled, was most likely it.
+ * The kernel tells nobody whom it killed for lack of memory. A command that was killed, or whose shell
+ * reports that of a child, in whose time the cgroup counted such a kill, and that no client has signalled,
+ * was most likely it.
  */
 static void judge_memory(struct process *p)
 {
 	uint64_t now;
-	bool killed = p->exit.code == CLD_EXITED ? p->exit.status == 128 + SIGKILL : p->exit.status == SIGKILL;
-	p->exit.oom = killed && !p->impatient && guest_cgroup_oom_kills(p->all->envd->cgroup, &now) && now > p->oom_kills;
+	bool killed =
+		p->exit.code == CLD_EXITED ? p->exit.status == 128 + SIGKILL : p->exit.status == SIGKILL;
+	p->exit.oom = killed && !p->impatient && guest_cgroup_oom_kills(p->all->envd->cgroup, &now) &&
+		      now > p->oom_kills;
 }
 
 bool process_reaped(struct processes *all, pid_t pid, struct exit_info exit)
@@ -209,7 +212,8 @@ static void on_deadline(struct loop_timer *t, void *arg)
 {
 	struct process *p = arg;
 	char text[128];
-	snprintf(text, sizeof(text), "the command ran longer than its timeout of %lld ms and was killed", (long long)(p->timeout_ns / NS_PER_MS));
+	snprintf(text, sizeof(text), "the command ran longer than its timeout of %lld ms and was killed",
+		(long long)(p->timeout_ns / NS_PER_MS));
 	p->impatient = true;
 	kill_group(p, SIGKILL);
 	if (p->starter) {
@@ -246,7 +250,8 @@ static void on_kill_timer(struct loop_timer *t, void *arg)
 	rpc_reply(c, STR("{}"));
 }
 
-/* The answer comes when the process is reaped: the next command may look whether it is gone. Bounded by a second. */
+/* The answer comes when the process is reaped: the next command may look whether it is gone. Bounded by a
+ * second. */
 static void wait_for_reaping(struct process *p, struct rpc *c)
 {
 	struct kill_wait *k = malloc(sizeof(*k));
@@ -296,7 +301,8 @@ static void on_pid(struct spawn *s, pid_t pid, void *arg)
 		p->exit = (struct exit_info){.code = CLD_KILLED, .status = SIGKILL};
 		p->reaped = p->impatient = p->group_lost = true;
 	}
-	/* An older one of this number is reaped; what is left of its group must not be mistaken for this one's. */
+	/* An older one of this number is reaped; what is left of its group must not be mistaken for this
+	 * one's. */
 	if (old)
 		old->group_lost = true;
 }
@@ -397,7 +403,8 @@ static struct process *process_new(struct processes *all, struct process_request
 	}
 	p->held = q->config.n;
 	guest_cgroup_oom_kills(all->envd->cgroup, &p->oom_kills);
-	if (q->timeout_ns && (!(p->deadline = loop_timer_new(all->envd->loop, on_deadline, p)) || loop_timer_in(p->deadline, q->timeout_ns) < 0)) {
+	if (q->timeout_ns && (!(p->deadline = loop_timer_new(all->envd->loop, on_deadline, p)) ||
+				     loop_timer_in(p->deadline, q->timeout_ns) < 0)) {
 		process_free(p);
 		return NULL;
 	}
@@ -431,5 +438,7 @@ fail:
 		watcher_free(w);
 	if (p)
 		process_free(p);
-	rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, r == -EAGAIN ? "too many processes are being started" : "cannot start a process: %s", strerror(-r));
+	rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED,
+		r == -EAGAIN ? "too many processes are being started" : "cannot start a process: %s",
+		strerror(-r));
 }

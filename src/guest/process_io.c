@@ -216,7 +216,8 @@ static struct input **find_input(struct process *p, struct rpc *c)
 	return NULL;
 }
 
-/* Takes input out of the queue of which nothing was written; what was begun stays, so that the process gets it whole. */
+/* Takes input out of the queue of which nothing was written; what was begun stays, so that the process gets
+ * it whole. */
 static void withdraw(struct process *p, struct rpc *c)
 {
 	struct input **at = find_input(p, c);
@@ -277,7 +278,8 @@ int process_input(struct process *p, struct rpc *c, struct buf *bytes)
 	*bytes = BUF_INIT;
 	if (c)
 		c->state = p;
-	if (c && c->timeout_ns && c->method->kind == RPC_UNARY && (i->timer = loop_timer_new(e->loop, on_input_deadline, c)))
+	if (c && c->timeout_ns && c->method->kind == RPC_UNARY &&
+		(i->timer = loop_timer_new(e->loop, on_input_deadline, c)))
 		loop_timer_in(i->timer, c->timeout_ns);
 	if (!p->in_first)
 		p->in_last = &p->in_first;

@@ -20,7 +20,8 @@ enum {
 
 static void invalid(struct rpc *c, const struct error *err)
 {
-	rpc_fail(c, err->code == -ENOMEM ? CONNECT_RESOURCE_EXHAUSTED : CONNECT_INVALID_ARGUMENT, "%s", err->message);
+	rpc_fail(c, err->code == -ENOMEM ? CONNECT_RESOURCE_EXHAUSTED : CONNECT_INVALID_ARGUMENT, "%s",
+		err->message);
 }
 
 /* The process that {"process":{"pid"|"tag"}} names; NULL after the call was failed. */
@@ -31,7 +32,8 @@ static struct process *select_process(struct rpc *c, const json_t *m, bool ended
 	uint32_t pid = 0;
 	struct str tag = STR("");
 	int by_pid = 0, by_tag = 0;
-	if (pb_object(m, "process", &selector, &err) < 0 || (selector && (by_pid = pb_u32(selector, "pid", &pid, &err)) < 0) ||
+	if (pb_object(m, "process", &selector, &err) < 0 ||
+		(selector && (by_pid = pb_u32(selector, "pid", &pid, &err)) < 0) ||
 		(selector && (by_tag = pb_string(selector, "tag", PROCESS_MAX_TAG, &tag, &err)) < 0)) {
 		invalid(c, &err);
 		return NULL;
@@ -60,7 +62,9 @@ static int read_size(const json_t *pty, uint16_t *ret_cols, uint16_t *ret_rows, 
 	if (pb_u32(size, "cols", &cols, err) < 0 || pb_u32(size, "rows", &rows, err) < 0)
 		return -EINVAL;
 	if (cols < 1 || cols > USHRT_MAX || rows < 1 || rows > USHRT_MAX)
-		return error_set(err, -EINVAL, 400, "pty.size: cols and rows must be between 1 and %d, not %u and %u", USHRT_MAX, cols, rows);
+		return error_set(err, -EINVAL, 400,
+			"pty.size: cols and rows must be between 1 and %d, not %u and %u", USHRT_MAX, cols,
+			rows);
 	*ret_cols = (uint16_t)cols;
 	*ret_rows = (uint16_t)rows;
 	return 1;
@@ -88,7 +92,8 @@ static int check_string(const char *what, const json_t *v, struct str *ret, stru
 }
 
 /* cmd and args, for the spawner and for List. */
-static int add_args(struct process_request *q, struct buf *config, struct str cmd, const json_t *args, struct error *err)
+static int add_args(
+	struct process_request *q, struct buf *config, struct str cmd, const json_t *args, struct error *err)
 {
 	size_t i;
 	const json_t *v;
@@ -127,12 +132,16 @@ static int add_env(struct process_request *q, struct str name, struct str value,
 static int check_name(struct str name, struct error *err)
 {
 	if (name.n == 0 || memchr(name.p, '=', name.n) || memchr(name.p, '\0', name.n))
-		return error_set(err, -EINVAL, 400, "envs: '%.*s' cannot be the name of a variable", (int)MIN(name.n, 100), name.p);
-	return name.n >= MAX_ARG ? error_set(err, -EINVAL, 400, "envs: a name is longer than %d bytes", MAX_ARG - 1) : 0;
+		return error_set(err, -EINVAL, 400, "envs: '%.*s' cannot be the name of a variable",
+			(int)MIN(name.n, 100), name.p);
+	return name.n >= MAX_ARG
+		       ? error_set(err, -EINVAL, 400, "envs: a name is longer than %d bytes", MAX_ARG - 1)
+		       : 0;
 }
 
 /* The sandbox's variables, then those of the request, which win. */
-static int add_envs(struct envd *e, struct process_request *q, struct buf *config, const json_t *envs, struct error *err)
+static int add_envs(
+	struct envd *e, struct process_request *q, struct buf *config, const json_t *envs, struct error *err)
 {
 	struct str rest = buf_str(&e->identity->envs), name, value;
 	int r = 0;
@@ -143,7 +152,8 @@ static int add_envs(struct envd *e, struct process_request *q, struct buf *confi
 	void *it = envs ? json_object_iter((json_t *)(uintptr_t)envs) : NULL;
 	for (; it && r == 0; it = json_object_iter_next((json_t *)(uintptr_t)envs, it)) {
 		name = str_n(json_object_iter_key(it), json_object_iter_key_len(it));
-		if ((r = check_name(name, err)) < 0 || (r = check_string("envs", json_object_iter_value(it), &value, err)) < 0)
+		if ((r = check_name(name, err)) < 0 ||
+			(r = check_string("envs", json_object_iter_value(it), &value, err)) < 0)
 			return r;
 		r = add_env(q, name, value, err);
 		buf_add_c(config, first ? ",\"envs\":{" : ",");
@@ -158,13 +168,15 @@ static int add_envs(struct envd *e, struct process_request *q, struct buf *confi
 }
 
 /* The whole body for the spawner: user, cwd, workdir, arguments, variables (spawn.h). */
-static int build_request(struct rpc *c, const json_t *process, struct process_request *q, struct buf *config, struct error *err)
+static int build_request(struct rpc *c, const json_t *process, struct process_request *q, struct buf *config,
+	struct error *err)
 {
 	const struct guest_identity *id = c->envd->identity;
 	const json_t *args = NULL, *envs = NULL;
 	struct str cmd = STR(""), cwd = STR("");
 	if (pb_string(process, "cmd", PATH_MAX, &cmd, err) < 0 || pb_array(process, "args", &args, err) < 0 ||
-		pb_object(process, "envs", &envs, err) < 0 || pb_string(process, "cwd", PATH_MAX, &cwd, err) < 0)
+		pb_object(process, "envs", &envs, err) < 0 ||
+		pb_string(process, "cwd", PATH_MAX, &cwd, err) < 0)
 		return -EINVAL;
 	if (cmd.n == 0)
 		return error_set(err, -EINVAL, 400, "process.cmd is required");
@@ -184,13 +196,15 @@ static int build_request(struct rpc *c, const json_t *process, struct process_re
 	return r;
 }
 
-static int read_start(struct rpc *c, const json_t *m, struct process_request *q, struct buf *config, struct error *err)
+static int read_start(
+	struct rpc *c, const json_t *m, struct process_request *q, struct buf *config, struct error *err)
 {
 	const json_t *process = NULL, *pty = NULL;
 	q->has_stdin = true; /* when it is not said */
 	q->cols = DEFAULT_COLS;
 	q->rows = DEFAULT_ROWS;
-	if (pb_object(m, "process", &process, err) < 0 || pb_object(m, "pty", &pty, err) < 0 || pb_bool(m, "stdin", &q->has_stdin, err) < 0 ||
+	if (pb_object(m, "process", &process, err) < 0 || pb_object(m, "pty", &pty, err) < 0 ||
+		pb_bool(m, "stdin", &q->has_stdin, err) < 0 ||
 		pb_string(m, "tag", PROCESS_MAX_TAG, &q->tag, err) < 0)
 		return -EINVAL;
 	if (!process)
@@ -284,7 +298,8 @@ static void input_writable(struct rpc *c)
 static const struct rpc_ops input_ops = {.gone = input_gone, .writable = input_writable};
 
 /* The bytes of a field, or those that were decoded on their way in its place. */
-static int read_bytes(struct rpc *c, const json_t *input, const char *name, struct buf *ret, struct error *err)
+static int read_bytes(
+	struct rpc *c, const json_t *input, const char *name, struct buf *ret, struct error *err)
 {
 	const json_t *v = pb_get(input, name);
 	if (!c->payload.taken || !v || !str_is(json_str(v), PAYLOAD_MARK))
@@ -302,7 +317,8 @@ static void give_input(struct rpc *c, struct process *p, const json_t *m)
 	const json_t *input = NULL;
 	cleanup_buf struct buf bytes = BUF_INIT;
 	int in = 0, pty = 0;
-	if (pb_object(m, "input", &input, &err) < 0 || (input && (in = read_bytes(c, input, "stdin", &bytes, &err)) < 0) ||
+	if (pb_object(m, "input", &input, &err) < 0 ||
+		(input && (in = read_bytes(c, input, "stdin", &bytes, &err)) < 0) ||
 		(input && (pty = read_bytes(c, input, "pty", &bytes, &err)) < 0)) {
 		invalid(c, &err);
 		return;
@@ -312,7 +328,8 @@ static void give_input(struct rpc *c, struct process *p, const json_t *m)
 		return;
 	}
 	if (in && p->terminal >= 0) {
-		rpc_fail(c, CONNECT_INTERNAL, "error writing to stdin: the process has a terminal; send pty input");
+		rpc_fail(c, CONNECT_INTERNAL,
+			"error writing to stdin: the process has a terminal; send pty input");
 		return;
 	}
 	if (pty && p->terminal < 0) {
@@ -324,7 +341,8 @@ static void give_input(struct rpc *c, struct process *p, const json_t *m)
 	if (r == -EPIPE)
 		rpc_fail(c, CONNECT_INTERNAL, "error writing to stdin: stdin not enabled or closed");
 	else if (r < 0)
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "too much input is waiting in this sandbox; try again when some was read");
+		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED,
+			"too much input is waiting in this sandbox; try again when some was read");
 }
 
 static void call_send_input(struct rpc *c, const json_t *m)
@@ -379,7 +397,9 @@ static void call_close_stdin(struct rpc *c, const json_t *m)
 	if (!p)
 		return;
 	if (p->terminal >= 0) {
-		rpc_fail(c, CONNECT_UNKNOWN, "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead");
+		rpc_fail(c, CONNECT_UNKNOWN,
+			"error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) "
+			"instead");
 		return;
 	}
 	process_close_input(p);
@@ -388,17 +408,20 @@ static void call_close_stdin(struct rpc *c, const json_t *m)
 
 static void call_send_signal(struct rpc *c, const json_t *m)
 {
-	static const struct pb_enum signals[] = {{"SIGNAL_UNSPECIFIED", 0}, {"SIGNAL_SIGTERM", SIGTERM}, {"SIGNAL_SIGKILL", SIGKILL}, {NULL, 0}};
+	static const struct pb_enum signals[] = {{"SIGNAL_UNSPECIFIED", 0}, {"SIGNAL_SIGTERM", SIGTERM},
+		{"SIGNAL_SIGKILL", SIGKILL}, {NULL, 0}};
 	struct error err = {0};
 	int sig = 0;
 	bool descendants = false;
 	struct process *p = select_process(c, m, false);
 	if (!p)
 		return;
-	if (pb_enum(m, "signal", signals, &sig, &err) < 0 || pb_bool(m, "descendants", &descendants, &err) < 0)
+	if (pb_enum(m, "signal", signals, &sig, &err) < 0 ||
+		pb_bool(m, "descendants", &descendants, &err) < 0)
 		invalid(c, &err);
 	else if (sig == 0)
-		rpc_fail(c, CONNECT_UNIMPLEMENTED, "signal: only SIGNAL_SIGTERM and SIGNAL_SIGKILL can be sent");
+		rpc_fail(c, CONNECT_UNIMPLEMENTED,
+			"signal: only SIGNAL_SIGTERM and SIGNAL_SIGKILL can be sent");
 	else
 		process_signal(p, c, sig, descendants);
 }

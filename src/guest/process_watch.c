@@ -99,7 +99,11 @@ struct watcher *watcher_new(struct process *p, struct rpc *c)
 	struct watcher *w = malloc(sizeof(*w));
 	if (!w)
 		return NULL;
-	*w = (struct watcher){.process = p, .rpc = c, .interval = keepalive_of(c), .last_event = clock_boottime(), .next = p->watchers};
+	*w = (struct watcher){.process = p,
+		.rpc = c,
+		.interval = keepalive_of(c),
+		.last_event = clock_boottime(),
+		.next = p->watchers};
 	w->keepalive = loop_timer_new(p->all->envd->loop, on_keepalive, w);
 	if (!w->keepalive || loop_timer_in(w->keepalive, w->interval) < 0) {
 		loop_timer_free(w->keepalive);
@@ -117,11 +121,28 @@ struct watcher *watcher_new(struct process *p, struct rpc *c)
 static const char *signal_text(int sig, char *to, size_t size)
 {
 	static const char *const names[] = {
-		[SIGHUP] = "hangup", [SIGINT] = "interrupt", [SIGQUIT] = "quit", [SIGILL] = "illegal instruction", [SIGTRAP] = "trace/breakpoint trap",
-		[SIGABRT] = "aborted", [SIGBUS] = "bus error", [SIGFPE] = "floating point exception", [SIGKILL] = "killed", [SIGUSR1] = "user defined signal 1",
-		[SIGSEGV] = "segmentation fault", [SIGUSR2] = "user defined signal 2", [SIGPIPE] = "broken pipe", [SIGALRM] = "alarm clock",
-		[SIGTERM] = "terminated", [SIGSTKFLT] = "stack fault", [SIGXCPU] = "CPU time limit exceeded", [SIGXFSZ] = "file size limit exceeded",
-		[SIGVTALRM] = "virtual timer expired", [SIGPROF] = "profiling timer expired", [SIGIO] = "I/O possible", [SIGPWR] = "power failure",
+		[SIGHUP] = "hangup",
+		[SIGINT] = "interrupt",
+		[SIGQUIT] = "quit",
+		[SIGILL] = "illegal instruction",
+		[SIGTRAP] = "trace/breakpoint trap",
+		[SIGABRT] = "aborted",
+		[SIGBUS] = "bus error",
+		[SIGFPE] = "floating point exception",
+		[SIGKILL] = "killed",
+		[SIGUSR1] = "user defined signal 1",
+		[SIGSEGV] = "segmentation fault",
+		[SIGUSR2] = "user defined signal 2",
+		[SIGPIPE] = "broken pipe",
+		[SIGALRM] = "alarm clock",
+		[SIGTERM] = "terminated",
+		[SIGSTKFLT] = "stack fault",
+		[SIGXCPU] = "CPU time limit exceeded",
+		[SIGXFSZ] = "file size limit exceeded",
+		[SIGVTALRM] = "virtual timer expired",
+		[SIGPROF] = "profiling timer expired",
+		[SIGIO] = "I/O possible",
+		[SIGPWR] = "power failure",
 		[SIGSYS] = "bad system call",
 	};
 	if (sig > 0 && (size_t)sig < ARRAY_SIZE(names) && names[sig])
@@ -139,15 +160,19 @@ void process_end_event(const struct process *p, struct buf *to)
 	if (exited)
 		snprintf(status, sizeof(status), "exit status %d", x->status);
 	else
-		snprintf(status, sizeof(status), "signal: %s%s", signal_text(x->status, number, sizeof(number)), x->code == CLD_DUMPED ? " (core dumped)" : "");
+		snprintf(status, sizeof(status), "signal: %s%s",
+			signal_text(x->status, number, sizeof(number)),
+			x->code == CLD_DUMPED ? " (core dumped)" : "");
 	if (x->oom && guest_cgroup_limit(p->all->envd->cgroup, &limit))
-		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)", (unsigned long long)(limit >> 20));
+		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)",
+			(unsigned long long)(limit >> 20));
 	else if (x->oom)
 		snprintf(why, sizeof(why), " (oom_killed)");
 	if (!exited || x->status != 0)
 		snprintf(error, sizeof(error), ",\"error\":\"%s%s\"", status, why);
-	int n = snprintf(text, sizeof(text), "{\"event\":{\"end\":{\"exitCode\":%d,\"exited\":%s,\"status\":\"%s\"%s}}}", exited ? x->status : -1,
-		exited ? "true" : "false", status, error);
+	int n = snprintf(text, sizeof(text),
+		"{\"event\":{\"end\":{\"exitCode\":%d,\"exited\":%s,\"status\":\"%s\"%s}}}",
+		exited ? x->status : -1, exited ? "true" : "false", status, error);
 	connect_envelope(to, 0, str_n(text, (size_t)n));
 }
 

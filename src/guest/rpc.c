@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A list of a million numbers costs fifty times its text once parsed; no message has a use for that many values. */
+/* A list of a million numbers costs fifty times its text once parsed; no message has a use for that many
+ * values. */
 enum { MAX_VALUES = 100000 };
 
 static const char *const stream_headers = "Content-Type: application/connect+json\r\n";
@@ -108,7 +109,8 @@ static void call(struct rpc *c, struct str text)
 {
 	struct error err = {0};
 	if (c->payload.bad) {
-		rpc_fail(c, CONNECT_INVALID_ARGUMENT, "a string of the message is too long, or should be base64 and is not");
+		rpc_fail(c, CONNECT_INVALID_ARGUMENT,
+			"a string of the message is too long, or should be base64 and is not");
 		return;
 	}
 	if (count_values(text) > MAX_VALUES) {
@@ -130,9 +132,12 @@ static ssize_t next_envelope(struct rpc *c, struct str *ret)
 	unsigned flags;
 	ssize_t n = connect_parse_envelope(buf_str(&c->body), c->method->max, &flags, ret);
 	if (n == -EMSGSIZE)
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes", c->method->max);
+		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes",
+			c->method->max);
 	else if (n > 0 && flags != 0)
-		rpc_fail(c, CONNECT_INVALID_ARGUMENT, "envelope with flags 0x%02x: compression and ends of streams are not taken here", flags);
+		rpc_fail(c, CONNECT_INVALID_ARGUMENT,
+			"envelope with flags 0x%02x: compression and ends of streams are not taken here",
+			flags);
 	return c->answered ? -EINVAL : n;
 }
 
@@ -199,9 +204,11 @@ static size_t on_body(struct http_req *r, const char *p, size_t n)
 	size_t before = buf_len(&c->body);
 	int error = keep(c, p, n);
 	if (error == -EMSGSIZE)
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes", c->method->max);
+		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "the message is longer than %zu bytes",
+			c->method->max);
 	else if (error == -EDQUOT)
-		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "too much input is waiting in this sandbox; try again when some was read");
+		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED,
+			"too much input is waiting in this sandbox; try again when some was read");
 	else if (error < 0)
 		rpc_fail(c, CONNECT_RESOURCE_EXHAUSTED, "no memory for the message");
 	else if (c->method->kind == RPC_CLIENT_STREAM) {
@@ -252,7 +259,8 @@ static void on_writable(struct http_req *r)
 		c->ops->writable(c);
 }
 
-/* A client that closed its half while a stream runs is gone (as Go's server takes it); a unary call is answered all the same. */
+/* A client that closed its half while a stream runs is gone (as Go's server takes it); a unary call is
+ * answered all the same. */
 static void on_hangup(struct http_req *r)
 {
 	struct rpc *c = r->arg;
@@ -269,8 +277,8 @@ static void on_closed(struct http_req *r, bool complete)
 	free(c);
 }
 
-static const struct http_req_ops request_ops = {.body = on_body, .end = on_end, 
-	.writable = on_writable, .hangup = on_hangup, .closed = on_closed};
+static const struct http_req_ops request_ops = {
+	.body = on_body, .end = on_end, .writable = on_writable, .hangup = on_hangup, .closed = on_closed};
 
 /* The media type must be exactly this, or with charset=utf-8. */
 static bool content_type_is(struct str value, const char *wanted)
@@ -289,7 +297,8 @@ static int basic_user(const struct http_head *h, char *to, size_t size)
 	if (value.n < 6 || !str_eq_nocase(str_n(value.p, 6), STR("basic ")))
 		return 0;
 	cleanup_buf struct buf text = BUF_INIT;
-	if (base64_decode(&text, str_trim(str_from(value, 6))) < 0 || !str_cut(buf_str(&text), ':', &user, &password))
+	if (base64_decode(&text, str_trim(str_from(value, 6))) < 0 ||
+		!str_cut(buf_str(&text), ':', &user, &password))
 		return -EINVAL;
 	if (user.n >= size || memchr(user.p, '\0', user.n))
 		return -EINVAL;
@@ -319,12 +328,16 @@ static bool refuse(struct rpc *c)
 	struct str coding = http_value(h, encoding);
 	int user = basic_user(h, c->user, sizeof(c->user));
 	if (coding.n && !str_eq_nocase(coding, STR("identity")))
-		rpc_fail(c, CONNECT_UNIMPLEMENTED, "unknown compression '%.*s': only identity is taken", (int)MIN(coding.n, 64), coding.p);
+		rpc_fail(c, CONNECT_UNIMPLEMENTED, "unknown compression '%.*s': only identity is taken",
+			(int)MIN(coding.n, 64), coding.p);
 	else if (timeout_of(h, &c->timeout_ns) < 0)
-		rpc_fail(c, CONNECT_INVALID_ARGUMENT, "Connect-Timeout-Ms must be a whole number of milliseconds, not '%.*s'",
-			(int)MIN(http_value(h, "Connect-Timeout-Ms").n, 64), http_value(h, "Connect-Timeout-Ms").p);
+		rpc_fail(c, CONNECT_INVALID_ARGUMENT,
+			"Connect-Timeout-Ms must be a whole number of milliseconds, not '%.*s'",
+			(int)MIN(http_value(h, "Connect-Timeout-Ms").n, 64),
+			http_value(h, "Connect-Timeout-Ms").p);
 	else if (user < 0)
-		rpc_fail(c, CONNECT_UNAUTHENTICATED, "the Authorization header is no valid Basic authorization");
+		rpc_fail(c, CONNECT_UNAUTHENTICATED,
+			"the Authorization header is no valid Basic authorization");
 	return c->answered;
 }
 

@@ -94,8 +94,12 @@ static int send_request(struct spawn *p)
 		struct cmsghdr align;
 		char bytes[CMSG_SPACE(sizeof(int) * SPAWN_MAX_FDS)];
 	} control = {0};
-	struct iovec iov[2] = {{&p->head, sizeof(p->head)}, {(void *)(uintptr_t)buf_str(&p->body).p, buf_len(&p->body)}};
-	struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int) * p->n_fds)};
+	struct iovec iov[2] = {
+		{&p->head, sizeof(p->head)}, {(void *)(uintptr_t)buf_str(&p->body).p, buf_len(&p->body)}};
+	struct msghdr h = {.msg_iov = iov,
+		.msg_iovlen = 2,
+		.msg_control = control.bytes,
+		.msg_controllen = CMSG_SPACE(sizeof(int) * p->n_fds)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
@@ -158,7 +162,9 @@ static void on_impatient(struct loop_timer *t, void *arg)
 	for (struct spawn *p = s->first, *next; p; p = next) {
 		next = p->next;
 		if (!p->sent)
-			fail(p, CONNECT_UNAVAILABLE, STR("processes cannot be started now: the process that starts them died and could not be replaced"));
+			fail(p, CONNECT_UNAVAILABLE,
+				STR("processes cannot be started now: the process that starts them died and "
+				    "could not be replaced"));
 	}
 	loop_timer_in(t, SPAWN_PATIENCE_MS * NS_PER_MS);
 }
@@ -211,7 +217,8 @@ void spawner_free(struct spawner *s)
 	free(s);
 }
 
-/* The next whole record off p->in, or 0. A length that no record has counts as damage: the rest is dropped. */
+/* The next whole record off p->in, or 0. A length that no record has counts as damage: the rest is dropped.
+ */
 static bool next_record(struct spawn *p, struct spawn_record *ret, struct str *ret_bytes)
 {
 	struct str in = buf_str(&p->in);
@@ -232,11 +239,14 @@ static bool next_record(struct spawn *p, struct spawn_record *ret, struct str *r
 static void end_of_status(struct spawn *p)
 {
 	if (p->head.kind == SPAWN_COMMAND && p->has_pid)
-		finish(p, &(struct spawn_result){0}); /* closed by exec; or killed before it, which the exit status tells */
+		finish(p, &(struct spawn_result){
+				  0}); /* closed by exec; or killed before it, which the exit status tells */
 	else if (p->has_pid)
 		fail(p, CONNECT_UNAVAILABLE, STR("the process that served the request was killed"));
 	else
-		fail(p, CONNECT_UNAVAILABLE, STR("the process could not be started: the one that starts them was killed (out of memory?); it is started again"));
+		fail(p, CONNECT_UNAVAILABLE,
+			STR("the process could not be started: the one that starts them was killed (out of "
+			    "memory?); it is started again"));
 }
 
 /* Reads what is there. Frees p at the end of the stream and on the last record. False when p is gone. */
@@ -261,10 +271,15 @@ static bool read_status(struct spawn *p)
 				p->has_pid = true;
 				p->ops->pid(p, rec.value, p->arg);
 			} else if (rec.kind == SPAWN_FAILED) {
-				fail(p, rec.value > 0 && rec.value <= CONNECT_UNAUTHENTICATED ? (enum connect_code)rec.value : CONNECT_INTERNAL, bytes);
+				fail(p,
+					rec.value > 0 && rec.value <= CONNECT_UNAUTHENTICATED
+						? (enum connect_code)rec.value
+						: CONNECT_INTERNAL,
+					bytes);
 				return false;
 			} else if (rec.kind == SPAWN_SERVED) {
-				finish(p, &(struct spawn_result){.keep_alive = rec.value == 1, .rest = bytes});
+				finish(p,
+					&(struct spawn_result){.keep_alive = rec.value == 1, .rest = bytes});
 				return false;
 			}
 		}
@@ -285,7 +300,8 @@ void spawner_poll(struct spawner *s)
 	}
 }
 
-static struct spawn *spawn_alloc(struct spawner *s, const struct spawn_head *head, struct buf *body, const struct spawn_ops *ops, void *arg)
+static struct spawn *spawn_alloc(struct spawner *s, const struct spawn_head *head, struct buf *body,
+	const struct spawn_ops *ops, void *arg)
 {
 	struct spawn *p = malloc(sizeof(*p));
 	if (!p)
@@ -312,10 +328,14 @@ static int open_status(struct spawn *p)
 	return p->watch ? 0 : -errno;
 }
 
-struct spawn *spawn_new(struct spawner *s, const struct spawn_head *head, struct buf *body, const int *fds, size_t n_fds, const struct spawn_ops *ops, void *arg)
+struct spawn *spawn_new(struct spawner *s, const struct spawn_head *head, struct buf *body, const int *fds,
+	size_t n_fds, const struct spawn_ops *ops, void *arg)
 {
 	struct spawn *p = NULL;
-	int r = s->count >= SPAWN_MAX_WAITING ? -EAGAIN : body->failed ? -ENOMEM : buf_len(body) > SPAWN_MAX_BODY ? -EMSGSIZE : 0;
+	int r = s->count >= SPAWN_MAX_WAITING    ? -EAGAIN
+		: body->failed                   ? -ENOMEM
+		: buf_len(body) > SPAWN_MAX_BODY ? -EMSGSIZE
+						 : 0;
 	if (r == 0 && !(p = spawn_alloc(s, head, body, ops, arg)))
 		r = -ENOMEM;
 	if (r < 0) {

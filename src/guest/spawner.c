@@ -44,7 +44,8 @@ void spawn_fail(int status, enum connect_code code, const char *fmt, ...)
 	_exit(127);
 }
 
-/* The body as it is, or mapped from the memfd (copied on write): the process ends or executes soon, so nobody unmaps it. */
+/* The body as it is, or mapped from the memfd (copied on write): the process ends or executes soon, so nobody
+ * unmaps it. */
 static char *body_of(struct request *q)
 {
 	if (q->head.length <= sizeof(q->inline_body))
@@ -91,7 +92,8 @@ static _Noreturn void run_child(struct request *q, int socket)
 	put_record(status, SPAWN_PID, getpid(), STR(""));
 	char *body = body_of(q);
 	if (!body)
-		spawn_fail(status, CONNECT_RESOURCE_EXHAUSTED, "cannot start the process: %s", strerror(errno));
+		spawn_fail(
+			status, CONNECT_RESOURCE_EXHAUSTED, "cannot start the process: %s", strerror(errno));
 	if (q->head.kind == SPAWN_FILES)
 		run_files(q, body);
 	else
@@ -101,7 +103,8 @@ static _Noreturn void run_child(struct request *q, int socket)
 
 static void start(struct request *q, int socket)
 {
-	/* PID 1 becomes the parent, so it reaps; raw, because glibc's fork() cannot say so. There is one thread, and no memory is shared. */
+	/* PID 1 becomes the parent, so it reaps; raw, because glibc's fork() cannot say so. There is one
+	 * thread, and no memory is shared. */
 	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, NULL, NULL, 0);
 	if (pid == 0)
 		run_child(q, socket);
@@ -109,7 +112,9 @@ static void start(struct request *q, int socket)
 		return;
 	int e = errno;
 	char text[256];
-	snprintf(text, sizeof(text), e == EAGAIN ? "the sandbox's limit of processes is reached" : "cannot start a process: %s", strerror(e));
+	snprintf(text, sizeof(text),
+		e == EAGAIN ? "the sandbox's limit of processes is reached" : "cannot start a process: %s",
+		strerror(e));
 	put_record(q->fds[0], SPAWN_FAILED, CONNECT_RESOURCE_EXHAUSTED, str_of(text));
 }
 
@@ -134,7 +139,10 @@ static bool receive(int socket, struct request *q)
 		char bytes[CMSG_SPACE(sizeof(int) * SPAWN_MAX_FDS)];
 	} control;
 	struct iovec iov[2] = {{&q->head, sizeof(q->head)}, {q->inline_body, sizeof(q->inline_body)}};
-	struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr h = {.msg_iov = iov,
+		.msg_iovlen = 2,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
 	ssize_t n;
 	do
 		n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC);
@@ -189,7 +197,8 @@ void spawner_run(int socket)
 
 int spawner_confine(int socket, const struct msg_claim *claim, struct error *err)
 {
-	struct spawn_head head = {.kind = SPAWN_CONFINE, .flags = claim->no_setuid, .n_filter = (uint32_t)claim->seccomp.n};
+	struct spawn_head head = {
+		.kind = SPAWN_CONFINE, .flags = claim->no_setuid, .n_filter = (uint32_t)claim->seccomp.n};
 	head.length = (uint32_t)(claim->seccomp.n + claim->drop_caps.raw.n);
 	struct iovec iov[3] = {
 		{&head, sizeof(head)},
@@ -212,6 +221,7 @@ int spawner_confine(int socket, const struct msg_claim *claim, struct error *err
 	if (n < (ssize_t)sizeof(answer.r))
 		return error_set(err, -EPIPE, 500, "the spawner died while it confined itself");
 	if (answer.r < 0)
-		return error_set(err, answer.r, 500, "the spawner cannot confine itself: %.*s", (int)((size_t)n - sizeof(answer.r)), answer.message);
+		return error_set(err, answer.r, 500, "the spawner cannot confine itself: %.*s",
+			(int)((size_t)n - sizeof(answer.r)), answer.message);
 	return 0;
 }

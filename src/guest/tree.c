@@ -31,7 +31,8 @@ static bool read_member(int proc, const char *name, struct member *ret)
 	const char *rest = strrchr(text, ')');
 	char state;
 	int parent, group;
-	if (!rest || sscanf(rest + 1, " %c %d %d", &state, &parent, &group) != 3 || state == 'Z' || state == 'X')
+	if (!rest || sscanf(rest + 1, " %c %d %d", &state, &parent, &group) != 3 || state == 'Z' ||
+		state == 'X')
 		return false;
 	*ret = (struct member){.pid = atoi(name), .parent = parent, .group = group};
 	return true;

@@ -1,4 +1,5 @@
-/* A message whose long string is decoded on its way: the cuts must not matter, and the result must be what parsing it whole gives. */
+/* A message whose long string is decoded on its way: the cuts must not matter, and the result must be what
+ * parsing it whole gives. */
 #include "fuzz.h"
 
 #include "base/encode.h"
@@ -34,10 +35,8 @@ static const json_t *find_long(const json_t *j)
 	if (json_is_string(j))
 		return json_string_length(j) > PAYLOAD_LONG ? j : NULL;
 	const json_t *found = NULL;
-	json_object_foreach((json_t *)(uintptr_t)j, key, v)
-		found = found ? found : find_long(v);
-	json_array_foreach(j, i, v)
-		found = found ? found : find_long(v);
+	json_object_foreach((json_t *)(uintptr_t)j, key, v) found = found ? found : find_long(v);
+	json_array_foreach(j, i, v) found = found ? found : find_long(v);
 	return found;
 }
 
@@ -45,7 +44,8 @@ static void compare_with_parser(struct str input, const struct result *r)
 {
 	cleanup_json json_t *whole = json_parse(input, 1 << 20, "it", NULL);
 	const json_t *s = whole ? find_long(whole) : NULL;
-	/* Escapes other than of a slash are refused in a long string, whatever they stand for; keys may be long too. */
+	/* Escapes other than of a slash are refused in a long string, whatever they stand for; keys may be
+	 * long too. */
 	if (!s || !r->payload.taken || memchr(input.p, '\\', input.n))
 		return;
 	cleanup_json json_t *cut = json_parse(buf_str(&r->text), 1 << 20, "it", NULL);

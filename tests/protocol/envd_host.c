@@ -1,6 +1,7 @@
 /*
- * envd of cubicle-init on the machine itself, without a sandbox around it: for protocol tests. Prints "ready" when it listens, and ends at the end of file of
- * its standard input. Arguments: PORT, then token=..., user=..., workdir=..., memory=DIR, cpu=DIR, env:NAME=VALUE.
+ * envd of cubicle-init on the machine itself, without a sandbox around it: for protocol tests. Prints "ready"
+ * when it listens, and ends at the end of file of its standard input. Arguments: PORT, then token=...,
+ * user=..., workdir=..., memory=DIR, cpu=DIR, env:NAME=VALUE.
  */
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -102,7 +103,8 @@ int main(int argc, char **argv)
 	int spawner = fork_spawner();
 	h.loop = loop_new();
 	h.spawner = h.loop ? spawner_new(h.loop, &ops, &h) : NULL;
-	if (!h.spawner || spawner_set(h.spawner, spawner) < 0 || envd_init(&h.envd, h.loop, h.spawner, &h.identity, &h.cgroup) < 0)
+	if (!h.spawner || spawner_set(h.spawner, spawner) < 0 ||
+		envd_init(&h.envd, h.loop, h.spawner, &h.identity, &h.cgroup) < 0)
 		return 1;
 	int r = envd_listen(&h.envd, (uint16_t)port);
 	if (r < 0) {

@@ -80,7 +80,8 @@ static void answers_hello_and_ping(void **state)
 	union msg_any any;
 	uint64_t request;
 	int fd = connect_node(w);
-	msg_send_fd(fd, MSG_ID_hello, &(struct msg_hello){.version_min = 1, .version_max = 1}, 7, NULL, 0, NULL);
+	msg_send_fd(
+		fd, MSG_ID_hello, &(struct msg_hello){.version_min = 1, .version_max = 1}, 7, NULL, 0, NULL);
 	assert_int_equal(receive(w, fd, &any, &request), MSG_ID_init_state);
 	assert_int_equal(request, 7);
 	assert_true(any.init_state.claimed);
@@ -126,8 +127,15 @@ static void a_later_claim_replaces_the_identity(void **state)
 	uint64_t request;
 	struct buf envs = BUF_INIT;
 	msg_map_add(&envs, STR("A"), STR("1"));
-	struct msg_claim c = {.sandbox = STR("i1"), .template = STR("t1"), .hostname = STR("h"), .envs = {buf_str(&envs)}, .user = STR("root"),
-		.boot_id = STR("b"), .machine_id = STR("m"), .nameserver = STR("n"), .seccomp = STR("s")};
+	struct msg_claim c = {.sandbox = STR("i1"),
+		.template = STR("t1"),
+		.hostname = STR("h"),
+		.envs = {buf_str(&envs)},
+		.user = STR("root"),
+		.boot_id = STR("b"),
+		.machine_id = STR("m"),
+		.nameserver = STR("n"),
+		.seccomp = STR("s")};
 	msg_set(&c, claim, token, STR("secret"));
 	int fd = connect_node(w);
 	msg_send_fd(fd, MSG_ID_claim, &c, 3, NULL, 0, NULL);
@@ -209,7 +217,10 @@ static void a_new_spawner_works_once_it_is_attached(void **state)
 		char bytes[CMSG_SPACE(sizeof(struct ucred))];
 	} control;
 	struct iovec iov = {w->storage, sizeof(w->storage)};
-	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+	struct msghdr h = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes)};
 	ssize_t n = recvmsg(fd, &h, 0);
 	struct msg_header header;
 	struct error err = {0};

@@ -17,7 +17,8 @@ static void check(size_t n, size_t step, bool url, const char *slash)
 	struct buf code = BUF_INIT, message = BUF_INIT, text = BUF_INIT;
 	struct payload p = {0};
 	fill(bytes, n);
-	assert_int_equal(url ? base64url_encode(&code, str_n(bytes, n)) : base64_encode(&code, str_n(bytes, n)), 0);
+	assert_int_equal(
+		url ? base64url_encode(&code, str_n(bytes, n)) : base64_encode(&code, str_n(bytes, n)), 0);
 	buf_add_c(&message, "{\"a\\\"\":\"\\\\\",\"input\":{\"stdin\":\"");
 	for (size_t i = 0; i < buf_len(&code); i++) {
 		const char *c = buf_str(&code).p + i;
@@ -28,7 +29,10 @@ static void check(size_t n, size_t step, bool url, const char *slash)
 	}
 	buf_add_c(&message, "\"},\"z\":1}");
 	for (size_t at = 0; at < buf_len(&message); at += step)
-		assert_int_equal(payload_feed(&p, buf_str(&message).p + at, at + step < buf_len(&message) ? step : buf_len(&message) - at, &text), 0);
+		assert_int_equal(
+			payload_feed(&p, buf_str(&message).p + at,
+				at + step < buf_len(&message) ? step : buf_len(&message) - at, &text),
+			0);
 	assert_false(p.bad);
 	if (buf_len(&code) <= PAYLOAD_LONG) {
 		assert_false(p.taken);
@@ -38,7 +42,8 @@ static void check(size_t n, size_t step, bool url, const char *slash)
 		assert_true(p.taken);
 		assert_int_equal(buf_len(&p.bytes), n);
 		assert_memory_equal(buf_str(&p.bytes).p, bytes, n);
-		assert_int_equal(buf_len(&text), strlen("{\"a\\\"\":\"\\\\\",\"input\":{\"stdin\":\"") + strlen(PAYLOAD_MARK) + strlen("\"},\"z\":1}"));
+		assert_int_equal(buf_len(&text), strlen("{\"a\\\"\":\"\\\\\",\"input\":{\"stdin\":\"") +
+							 strlen(PAYLOAD_MARK) + strlen("\"},\"z\":1}"));
 		assert_memory_equal(buf_str(&text).p + buf_len(&text) - 9, "\"},\"z\":1}", 9);
 	}
 	payload_done(&p);
