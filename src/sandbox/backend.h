@@ -61,7 +61,7 @@ struct box_ops {
 	void (*started)(struct box *b, const struct box_handle *h, const struct error *err, void *arg);
 	/* PID 1 ended without box_kill(). Resources are still there: call box_kill() to release them. */
 	void (*died)(struct box *b, const struct box_death *d, void *arg);
-	/* All processes are dead and everything of the box is released; the box is freed after the call. */
+	/* All processes are dead; disk, cgroups and network go behind it. The box is freed after the call. */
 	void (*released)(struct box *b, void *arg);
 };
 
@@ -84,15 +84,13 @@ void backend_ready(struct backend *b);
 void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
 void backend_free(struct backend *b);
 const char *backend_isolation(const struct backend *b); /* "namespace" */
-/* Calls dns_serve() for every living box again: a new egress has come. */
-void backend_dns_again(struct backend *b);
 
 /* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free). */
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
 /* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;
  * *err->message and death say why). NULL with *err when the handle is not understood. */
 struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_ops *ops, void *arg, struct error *err);
-/* Kills every process and releases everything; released() follows. Idempotent, in any state (a create in flight is cancelled). */
+/* Kills every process, then releases everything; released() follows when all are dead. Idempotent, in any state (a create in flight is cancelled). */
 void box_kill(struct box *b);
 /* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */
 int box_freeze(struct box *b, bool on);

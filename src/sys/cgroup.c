@@ -48,12 +48,11 @@ static int parse_line(struct str line, struct cgroup_layout *l)
 	h->pids = has_word(options, "pids");
 	h->devices = has_word(options, "devices");
 	h->freezer = has_word(options, "freezer");
-	h->blkio = has_word(options, "blkio");
 	for (size_t i = 0; i < l->n_v1; i++) /* the same hierarchy mounted twice */
 		if (h->memory == l->v1[i].memory && h->cpu == l->v1[i].cpu && h->cpuacct == l->v1[i].cpuacct && h->pids == l->v1[i].pids &&
-			h->devices == l->v1[i].devices && h->freezer == l->v1[i].freezer && h->blkio == l->v1[i].blkio)
+			h->devices == l->v1[i].devices && h->freezer == l->v1[i].freezer)
 			return 0;
-	if (!(h->cpu || h->cpuacct || h->memory || h->pids || h->devices || h->freezer || h->blkio))
+	if (!(h->cpu || h->cpuacct || h->memory || h->pids || h->devices || h->freezer))
 		return 0;
 	int r = copy_path(h->path, path);
 	if (r == 0)
@@ -297,7 +296,7 @@ int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, co
 int cgroups_attach(struct cgroups *c, const char *name, enum cgroup_part part, pid_t pid, struct error *err)
 {
 	char dir[160];
-	return c->ops->attach(c, part_dir(dir, name, part), pid, err);
+	return c->ops->attach(c, part_dir(dir, name, part), pid, part == CGROUP_AGENT, err);
 }
 
 int cgroups_freeze(struct cgroups *c, const char *name, enum cgroup_part part, bool on)

@@ -32,7 +32,7 @@ enum { CGROUP_MAX_V1 = 12, CGROUP_PATH = 256 };
 struct cgroup_layout {
 	struct {
 		char path[CGROUP_PATH];
-		bool cpu, cpuacct, memory, pids, devices, freezer, blkio;
+		bool cpu, cpuacct, memory, pids, devices, freezer;
 	} v1[CGROUP_MAX_V1]; /* those with a controller we use */
 	size_t n_v1;
 	char v2[CGROUP_PATH]; /* empty: not mounted */
@@ -57,7 +57,7 @@ int cgroups_dir(const struct cgroups *c, const char *controller, char *to, size_
 
 int cgroups_create(struct cgroups *c, const char *name, struct error *err);
 int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, const struct cgroup_limits *l, struct error *err);
-/* Moves a process in. */
+/* Moves a process in: first into `agent`; one that is in a group of the sandbox already (a child of its PID 1) into `work`. */
 int cgroups_attach(struct cgroups *c, const char *name, enum cgroup_part part, pid_t pid, struct error *err);
 /* 0 or -errno. Thawing a group that is not frozen is fine. */
 int cgroups_freeze(struct cgroups *c, const char *name, enum cgroup_part part, bool on);

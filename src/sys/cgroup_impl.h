@@ -8,7 +8,8 @@ struct cgroup_ops {
 	int (*prepare)(struct cgroups *c, struct error *err); /* <top>: controllers, devices */
 	int (*create)(struct cgroups *c, const char *name, struct error *err);
 	int (*limit)(struct cgroups *c, const char *dir, const struct cgroup_limits *l, struct error *err);
-	int (*attach)(struct cgroups *c, const char *dir, pid_t pid, struct error *err);
+	/* first: the process is in no group of ours yet */
+	int (*attach)(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err);
 	int (*freeze)(struct cgroups *c, const char *dir, bool on);
 	int (*kill)(struct cgroups *c, const char *dir);
 	int (*remove)(struct cgroups *c, const char *dir);

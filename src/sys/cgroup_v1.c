@@ -11,11 +11,19 @@ enum { PERIOD_US = 100000 };
 
 #define each_hierarchy(c, h) for (__typeof__(&(c)->layout.v1[0]) h = (c)->layout.v1; h < (c)->layout.v1 + (c)->layout.n_v1; h++)
 
+/* Those in which each sandbox has groups of its own. The list of devices is the same for all, so that <top> itself is the group for it; on a hybrid
+ * machine v2 freezes. Each hierarchy less is three directories and two moves less for a sandbox. */
+#define each_own_hierarchy(c, h)                                                                             \
+	each_hierarchy (c, h)                                                                                \
+		if (h->cpu || h->cpuacct || h->memory || h->pids || (h->freezer && !(c)->pair))
+
 /* Mount of the hierarchy with a controller, or NULL. */
 #define HIERARCHY(c, controller)                                                                             \
 	({                                                                                                   \
 		const char *found_ = NULL;                                                                   \
-		each_hierarchy(c, h_) if (h_->controller) found_ = h_->path;                                 \
+		each_hierarchy (c, h_)                                                                       \
+			if (h_->controller)                                                                  \
+				found_ = h_->path;                                 \
 		found_;                                                                                      \
 	})
 
@@ -58,7 +66,9 @@ static int prepare(struct cgroups *c, struct error *err)
 static int create(struct cgroups *c, const char *name, struct error *err)
 {
 	int r = 0;
-	each_hierarchy(c, h) if (r == 0) r = cgroup_mkdir(h->path, c, name);
+	each_own_hierarchy (c, h)
+		if (r == 0)
+			r = cgroup_mkdir(h->path, c, name);
 	if (r == 0 && c->pair)
 		r = cgroup_mkdir(c->layout.v2, c, name);
 	return r < 0 ? error_errno(err, r, "cgroup %s", name) : 0;
@@ -114,12 +124,16 @@ static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits 
 	return r;
 }
 
-static int attach(struct cgroups *c, const char *dir, pid_t pid, struct error *err)
+static int attach(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err)
 {
 	char text[16];
 	int r = 0;
 	snprintf(text, sizeof(text), "%d", (int)pid);
-	each_hierarchy(c, h) if (r == 0) r = cgroup_write(h->path, c, dir, "cgroup.procs", text);
+	if (first)
+		r = cgroup_write(HIERARCHY(c, devices), c, "", "cgroup.procs", text);
+	each_own_hierarchy (c, h)
+		if (r == 0)
+			r = cgroup_write(h->path, c, dir, "cgroup.procs", text);
 	if (r == 0 && c->pair)
 		r = cgroup_write(c->layout.v2, c, dir, "cgroup.procs", text);
 	return r < 0 ? error_errno(err, r, "attach %d to cgroup %s", (int)pid, dir) : 0;
@@ -149,8 +163,7 @@ static int kill_group(struct cgroups *c, const char *dir)
 static int remove_group(struct cgroups *c, const char *dir)
 {
 	int r = 0;
-	each_hierarchy(c, h)
-	{
+	each_hierarchy (c, h) {
 		int one = cgroup_rmdir(h->path, c, dir);
 		if (one < 0)
 			r = one;

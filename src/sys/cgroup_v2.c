@@ -151,7 +151,7 @@ static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits 
 	return r;
 }
 
-static int attach(struct cgroups *c, const char *dir, pid_t pid, struct error *err)
+static int attach(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err)
 {
 	char text[16];
 	snprintf(text, sizeof(text), "%d", (int)pid);

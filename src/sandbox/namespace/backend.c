@@ -9,7 +9,8 @@
 enum {
 	WORKERS_LEAST = 4,
 	WORKERS_MOST = 16,
-	REAPERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
+	REAPERS = 2,
+	CLEANERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
 	SLOW = 2,
 	QUEUE = 65536,
 };
@@ -51,7 +52,7 @@ void backend_discard(struct backend *b, struct slot *s)
 	if (d) {
 		*d = (struct discard){b, s, s->number};
 		__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
-		if (workq_push(b->reapers, b->loop, discard_work, discard_done, d) == 0)
+		if (workq_push(b->cleaners, b->loop, discard_work, discard_done, d) == 0)
 			return;
 		__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
 		free(d);
@@ -87,8 +88,9 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 		b->opener = opener_new(l);
 		b->workers = workq_new(workers_wanted(), QUEUE);
 		b->reapers = workq_new(REAPERS, QUEUE);
+		b->cleaners = workq_new(CLEANERS, QUEUE);
 		b->slow = workq_new(SLOW, QUEUE);
-		if (!b->opener || !b->workers || !b->reapers || !b->slow)
+		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow)
 			r = error_errno(err, -ENOMEM, "threads of the namespace backend");
 	}
 	if (r < 0) {
@@ -157,6 +159,7 @@ void backend_free(struct backend *b)
 		pool_close(b->pool);
 	workq_free(b->workers);
 	workq_free(b->reapers);
+	workq_free(b->cleaners);
 	workq_free(b->slow);
 	opener_free(b->opener);
 	bool clean = !b->boxes;
@@ -169,9 +172,4 @@ void backend_free(struct backend *b)
 const char *backend_isolation(const struct backend *b)
 {
 	return "namespace";
-}
-
-void backend_dns_again(struct backend *b)
-{
-	boxes_serve_dns(b);
 }

@@ -192,15 +192,15 @@ static void release_work(void *arg)
 {
 	struct box *b = arg;
 	if (b->slot)
-		slot_release(b->backend->host, b->slot);
-	b->slot = NULL;
-	if (b->has_number)
-		pool_give_number(b->backend->pool, b->number);
+		slot_kill(b->backend->host, b->slot);
 }
 
 static void release_done(void *arg)
 {
 	struct box *b = arg;
+	/* Nobody waits for the rest: deleting the image can take as long as the host's disk is busy. */
+	if (b->slot)
+		backend_discard(b->backend, steal_pointer(&b->slot));
 	if (!b->reported)
 		b->ops->released(b, b->arg);
 	box_free(b);
@@ -737,12 +737,4 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 const char *box_launch(const struct box *b)
 {
 	return b->warm ? "warm" : "cold";
-}
-
-void boxes_serve_dns(struct backend *backend)
-{
-	for (struct box *b = backend->boxes; b; b = b->next)
-		if (b->state == BOX_RUNNING || b->state == BOX_STARTING)
-			backend->config.dns_serve(b->number, b->slot->net.dns_udp, b->slot->net.dns_tcp, b->internet, str_of(b->id),
-				backend->config.arg);
 }

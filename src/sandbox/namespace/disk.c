@@ -168,9 +168,9 @@ static int master_of(struct host *h, uint32_t size_mb, struct error *err)
 }
 
 /* Copies the data of a sparse file and leaves its holes. Offsets are explicit: the source is shared between threads. */
-static int copy_sparse(int from, int to, off_t size)
+static int copy_sparse(int from, int to, off_t size, bool share)
 {
-	if (ioctl(to, FICLONE, from) == 0)
+	if (share && ioctl(to, FICLONE, from) == 0)
 		return 0;
 	if (ftruncate(to, size) < 0)
 		return -errno;
@@ -204,7 +204,8 @@ static int make_image(struct host *h, const char *name, uint32_t size_mb, struct
 	cleanup_fd int to = openat(h->disks, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (from < 0 || to < 0)
 		return error_errno(err, -errno, "disk image %s", name);
-	int r = copy_sparse(from, to, (off_t)size_mb << 20);
+	/* A shared block needs room when it is written, which a guaranteed disk may not. */
+	int r = copy_sparse(from, to, (off_t)size_mb << 20, !h->options->disk_guarantee);
 	if (r == 0 && h->options->disk_guarantee && fallocate(to, FALLOC_FL_KEEP_SIZE, 0, (off_t)size_mb << 20) < 0)
 		r = -errno;
 	if (r < 0) {
@@ -212,6 +213,25 @@ static int make_image(struct host *h, const char *name, uint32_t size_mb, struct
 		return error_set(err, r, r == -ENOSPC ? 507 : 500, "disk image of %u MiB: %s", size_mb, strerror(-r));
 	}
 	return steal_fd(&to);
+}
+
+/* Has the file system read what the first writes need (bitmaps, inode tables, the journal): with direct I/O nothing of the image is in memory yet, and a
+ * create would wait for the host's disk. The overlay makes directories in work and temporary files, people make files in upper. */
+static void warm(int root)
+{
+	static const char *const dirs[] = {"work", "upper"};
+	for (size_t i = 0; i < ARRAY_SIZE(dirs); i++) {
+		char inner[32], file[48];
+		snprintf(inner, sizeof(inner), "%s/warm", dirs[i]);
+		snprintf(file, sizeof(file), "%s/warm/file", dirs[i]);
+		if (mkdirat(root, inner, 0700) < 0)
+			continue;
+		cleanup_fd int fd = openat(root, file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		if (fd >= 0 && fd_write_all(fd, "w", 1) == 0)
+			fdatasync(fd);
+		unlinkat(root, file, 0);
+		unlinkat(root, inner, AT_REMOVEDIR);
+	}
 }
 
 int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err)
@@ -236,6 +256,7 @@ int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, st
 		disk_drop(h, &d);
 		return r;
 	}
+	warm(d.root);
 	*ret = d;
 	return 0;
 }

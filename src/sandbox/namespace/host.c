@@ -20,7 +20,7 @@
 #include <sys/syscall.h>
 
 enum {
-	SPARE_NUMBERS = 64, /* slots being taken down, beyond max_sandboxes and pool.max */
+	SPARE_NUMBERS = 64,
 };
 
 /* ping_group_range, which the network namespace has open as far as it goes, goes no further. */
@@ -150,7 +150,8 @@ static int check_ids_file(const struct host *h, const char *path, bool ranges, s
 static int check_ids(struct host *h, struct error *err)
 {
 	uint64_t ranges = (UINT64_C(0xfffffffe) - (uint64_t)h->options->uid_base) / UID_RANGE;
-	uint64_t wanted = (uint64_t)h->options->max_sandboxes + (uint64_t)h->options->pool_max + SPARE_NUMBERS;
+	/* Twice: what was killed a moment ago still holds its number. */
+	uint64_t wanted = 2 * (uint64_t)h->options->max_sandboxes + (uint64_t)h->options->pool_max + SPARE_NUMBERS;
 	h->capacity = (unsigned)MIN(MIN(ranges, wanted), network_capacity(h->network));
 	if (h->capacity == 0)
 		return error_set(err, -EINVAL, 400, "uid_base or network.pool leaves room for no sandbox");

@@ -15,20 +15,19 @@ struct backend {
 	struct host *host;
 	struct pool *pool;
 	struct opener *opener;
-	struct workq *workers; /* creates, adoptions, spawners */
-	struct workq *reapers; /* releases */
-	struct workq *slow;    /* what waits for a disk: trim, sync */
+	struct workq *workers;  /* creates, adoptions, spawners */
+	struct workq *reapers;  /* kills, that somebody waits for */
+	struct workq *cleaners; /* what is left of dead slots */
+	struct workq *slow;     /* what waits for a disk: trim, sync */
 	struct box *boxes;
-	unsigned discarding;   /* slots without a box that a reaper has or will get; atomic */
+	unsigned discarding;   /* slots that a cleaner has or will get; atomic */
 	void (*drained)(void *arg);
 	void *drained_arg;
 };
 
-/* Has a reaper release the slot and give its number back. From any thread. */
+/* Has a cleaner release the slot and give its number back. From any thread. */
 void backend_discard(struct backend *b, struct slot *s);
 /* Frees what is left of the boxes without touching the sandboxes (end of the backend). */
 void boxes_leave(struct backend *b);
-/* Tells egress of every running box again. */
-void boxes_serve_dns(struct backend *b);
 
 #endif

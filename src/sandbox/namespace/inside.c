@@ -92,7 +92,8 @@ static int make_dev(struct error *err)
 static int mask(const char *path, const char *empty, struct error *err)
 {
 	struct stat st;
-	if (lstat(path, &st) < 0 || S_ISLNK(st.st_mode))
+	/* What only the host's root may open is closed already: no id in here is that. */
+	if (lstat(path, &st) < 0 || S_ISLNK(st.st_mode) || (S_ISREG(st.st_mode) && !(st.st_mode & 0007)))
 		return 0;
 	cleanup_fd int fd = mount_clone(AT_FDCWD, S_ISDIR(st.st_mode) ? empty : "/dev/null", false, err);
 	return fd < 0 ? fd : mount_attach(fd, AT_FDCWD, path, err);
@@ -192,24 +193,30 @@ static int assemble(struct host *h, struct slot *s, const int *layers, size_t n_
 	return r;
 }
 
-int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err)
+void inside_rest_close(struct inside_rest *r)
 {
-	int fds[BOX_MAX_LAYERS], r = 0;
-	size_t n = 0;
+	while (r->n)
+		close(r->fds[--r->n]);
+}
+
+int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct inside_rest *rest, struct error *err)
+{
+	*rest = (struct inside_rest){0};
 	cleanup_fd int userns = process_namespace(s->pid, "user");
 	if (userns < 0)
 		return error_errno(err, userns, "user namespace of slot %u", s->number);
-	for (; n < n_layers && r >= 0; n++)
-		r = fds[n] = layers_clone(h, layers[n], userns, err);
-	if (r >= 0 && (r = enter(h, s, err)) == 0) {
-		r = assemble(h, s, fds, n_layers, err);
-		leave(h);
+	for (size_t i = 0; i < n_layers; i++) {
+		int fd = layers_clone(h, layers[i], userns, err);
+		if (fd < 0)
+			return fd;
+		rest->fds[rest->n++] = fd;
 	}
-	while (n-- > 0)
-		if (fds[n] >= 0)
-			close(fds[n]);
+	int r = enter(h, s, err);
+	if (r < 0)
+		return r;
+	r = assemble(h, s, rest->fds, n_layers, err);
+	leave(h);
 	/* The sandbox's root keeps the mount; what the node needs of it goes through disk.root. */
-	if (s->disk.mount >= 0)
-		close(steal_fd(&s->disk.mount));
-	return r < 0 ? r : 0;
+	rest->fds[rest->n++] = steal_fd(&s->disk.mount);
+	return r;
 }

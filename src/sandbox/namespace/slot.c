@@ -292,9 +292,14 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 	int r = host_enter(h, err);
 	if (r == 0)
 		r = adjust(h, s, &c->spec, err);
+	if (r < 0)
+		return r;
+	struct inside_rest rest;
+	r = inside_root(h, s, c->spec.layers, c->spec.n_layers, &rest, err);
 	if (r == 0)
-		r = inside_root(h, s, c->spec.layers, c->spec.n_layers, err);
-	return r == 0 ? send_claim(h, s, c, err) : r;
+		r = send_claim(h, s, c, err);
+	inside_rest_close(&rest);
+	return r;
 }
 
 int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
@@ -383,7 +388,7 @@ void slot_leave(struct slot *s)
 	free(s);
 }
 
-void slot_release(struct host *h, struct slot *s)
+void slot_kill(struct host *h, struct slot *s)
 {
 	struct error err = {0};
 	if (host_enter(h, &err) < 0)
@@ -392,9 +397,16 @@ void slot_release(struct host *h, struct slot *s)
 		process_signal(s->pidfd, SIGKILL);
 		cgroups_kill(h->cgroups, s->name);
 		wait_dead(h, s);
+		close(steal_fd(&s->pidfd));
 	} else if (s->has_cgroups) {
 		cgroups_kill(h->cgroups, s->name);
 	}
+	s->pid = 0;
+}
+
+void slot_release(struct host *h, struct slot *s)
+{
+	slot_kill(h, s);
 	disk_drop(h, &s->disk);
 	if (s->has_socket)
 		unlinkat(h->control, s->name, 0);

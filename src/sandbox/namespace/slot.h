@@ -43,7 +43,9 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 /* Moves a spawner into the work group. `pid` is what the kernel says of the sender of its message. */
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err);
 
-/* Kills every process, waits for their end and gives everything back; frees the slot. */
+/* Kills every process and waits for their end. */
+void slot_kill(struct host *h, struct slot *s);
+/* slot_kill(), then gives everything back; frees the slot. */
 void slot_release(struct host *h, struct slot *s);
 /* Closes descriptors, leaves the sandbox running, frees the slot. */
 void slot_leave(struct slot *s);
