@@ -40,7 +40,8 @@ struct disk_marks disk_marks(const struct options *o, uint64_t total)
 {
 	struct disk_marks m = {.reserve = MAX(total / 100 * (uint64_t)o->disk_reserve, MIN(512 * MIB, total / 4))};
 	m.red = m.reserve / 2;
-	m.ballast = MIN(m.red / 2, 1024 * MIB);
+	m.full = m.red / 2;
+	m.ballast = MIN(m.full, 1024 * MIB);
 	return m;
 }
 
@@ -101,10 +102,8 @@ int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b
 		d->entries = entries;
 		d->cap = cap;
 	}
-	/* An adopted box may still be braked and frozen by the node before. */
+	/* An adopted box may still be braked and frozen by the node before; the next look decides whether that still holds. */
 	*e = (struct disk_entry){.box = b, .at = d->n + 1, .braked = true, .frozen = true};
-	set_brake(e, BOX_NO_BRAKE);
-	set_frozen(e, false);
 	d->entries[d->n++] = e;
 	return 0;
 }
@@ -151,12 +150,13 @@ static bool grows(const struct disk_entry *e)
 	return e->growth > moves;
 }
 
-static enum disk_zone zone_of(enum disk_zone before, int64_t left, const struct disk_marks *m)
+static enum disk_zone zone_of(enum disk_zone before, uint64_t free_bytes, int64_t left, const struct disk_marks *m)
 {
 	/* A zone is left only well above its mark, so that freezing and braking do not flutter. */
-	int64_t red = (int64_t)(before == DISK_RED ? m->red + m->red / 4 : m->red);
+	uint64_t full = before == DISK_FULL ? m->full + m->full / 2 : m->full;
+	int64_t red = (int64_t)(before >= DISK_RED ? m->red + m->red / 4 : m->red);
 	int64_t reserve = (int64_t)(before != DISK_CALM ? m->reserve + m->reserve / 8 : m->reserve);
-	return left < red ? DISK_RED : left < reserve ? DISK_TIGHT : DISK_CALM;
+	return free_bytes < full ? DISK_FULL : left < red ? DISK_RED : left < reserve ? DISK_TIGHT : DISK_CALM;
 }
 
 static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t stale, int64_t now)
@@ -166,7 +166,8 @@ static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t sta
 		e->trimmed = now;
 		box_trim(e->box);
 	}
-	if (e->space.pending > sync_above || (d->zone == DISK_RED && (e->space.pending || grows(e))))
+	/* Metadata in memory is not counted in `pending`: near the end everybody is written back. */
+	if (e->space.pending > sync_above || d->zone == DISK_FULL || (d->zone == DISK_RED && (e->space.pending || grows(e))))
 		box_sync(e->box);
 }
 
@@ -179,7 +180,7 @@ static bool must_wait(const struct disk_entry *e, bool crowded)
 /* Takes space although nothing new may be allocated inside: counted from the first look after its brake closed. A journal's first round is not meant. */
 static bool is_stubborn(const struct disk_account *d, enum disk_zone before, struct disk_entry *e)
 {
-	if (d->zone != DISK_RED || before != DISK_RED || guaranteed(e)) {
+	if (d->zone < DISK_RED || before < DISK_RED || guaranteed(e)) {
 		e->closed_at = 0;
 		return false;
 	}
@@ -205,7 +206,7 @@ static uint64_t share_of(const struct disk_account *d, const struct disk_entry *
 {
 	if (d->zone == DISK_CALM || guaranteed(e))
 		return BOX_NO_BRAKE;
-	return d->zone == DISK_RED ? 0 : MIN(e->quota, most / d->n);
+	return d->zone >= DISK_RED ? 0 : MIN(e->quota, most / d->n);
 }
 
 static void act(struct disk_account *d, enum disk_zone before, int64_t weighted, const struct disk_marks *m, int64_t now)
@@ -216,24 +217,38 @@ static void act(struct disk_account *d, enum disk_zone before, int64_t weighted,
 		struct disk_entry *e = d->entries[i];
 		e->stubborn = is_stubborn(d, before, e);
 		set_brake(e, share_of(d, e, most));
-		set_frozen(e, e->stubborn || must_wait(e, crowded));
+		set_frozen(e, e->stubborn || must_wait(e, crowded) || (d->zone == DISK_FULL && !guaranteed(e)));
 		if (crowded || d->zone != DISK_CALM)
-			give_back(d, e, d->zone == DISK_RED ? sync_above : stale_above, now);
+			give_back(d, e, d->zone >= DISK_RED ? sync_above : stale_above, now);
 	}
 }
 
-static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t now)
+/* Who takes space although it is frozen; else, when what is pending has no room any more, who has most of it: its dirty data goes with it. */
+static struct disk_entry *worst_of(const struct disk_account *d, uint64_t free_bytes)
 {
 	struct disk_entry *worst = NULL;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		if ((grows(e) || e->space.pending > moves) && (!worst || e->growth > worst->growth))
+		if (e->stubborn && grows(e) && (!worst || e->growth > worst->growth))
 			worst = e;
 	}
+	if (worst || d->exposure <= free_bytes + d->ballast)
+		return worst;
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		if (e->space.pending > moves && (!worst || e->space.pending > worst->space.pending))
+			worst = e;
+	}
+	return worst;
+}
+
+static void kill_worst(struct disk_account *d, uint64_t free_bytes, int64_t now)
+{
+	struct disk_entry *worst = worst_of(d, free_bytes);
 	if (!worst || (d->last_kill && now - d->last_kill < KILL_EVERY_MS * NS_PER_MS))
 		return;
 	char detail[160];
-	snprintf(detail, sizeof(detail), "the machine's disk is full (%llu MiB free) and this sandbox grew fastest (it held %llu MiB)",
+	snprintf(detail, sizeof(detail), "the machine's disk is full (%llu MiB free) and this sandbox takes most of the rest (it held %llu MiB)",
 		(unsigned long long)(free_bytes / MIB), (unsigned long long)(worst->space.backed / MIB));
 	d->last_kill = now;
 	d->ops->kill(worst, detail, d->arg);
@@ -242,7 +257,7 @@ static void kill_fastest(struct disk_account *d, uint64_t free_bytes, int64_t no
 static void keep_ballast(struct disk_account *d, int64_t left, const struct disk_marks *m)
 {
 	uint64_t want = d->ballast;
-	if (d->zone == DISK_RED)
+	if (d->zone == DISK_FULL)
 		want = 0;
 	else if (d->zone == DISK_CALM && left > (int64_t)(m->reserve + 2 * m->ballast))
 		want = m->ballast;
@@ -267,7 +282,7 @@ static int64_t next_look(struct disk_account *d, int64_t weighted, const struct 
 
 static void enter(struct disk_account *d, enum disk_zone zone, const struct host_disk *disk)
 {
-	static const char *const names[] = {"calm", "tight", "red"};
+	static const char *const names[] = {"calm", "tight", "red", "full"};
 	if (zone != d->zone)
 		log_write(zone == DISK_CALM ? LOG_INFO : LOG_WARN, NULL,
 			"disk account: %s -> %s: %llu MiB free, %llu MiB still to come from %zu sandboxes", names[d->zone], names[zone],
@@ -303,13 +318,13 @@ int64_t disk_account_tick(struct disk_account *d)
 	d->exposure = MAX(pending, MIN(exposure, disk.dirty));
 	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
 	enum disk_zone before = d->zone;
-	enter(d, zone_of(before, left, &m), &disk);
+	enter(d, zone_of(before, disk.free, left, &m), &disk);
 	int64_t weighted = (int64_t)disk.free - (int64_t)d->exposure * PENDING_WEIGHT;
 	if (d->zone != DISK_CALM)
 		deal(d, before, left, &m);
 	act(d, before, weighted, &m, now);
-	if (d->zone == DISK_RED && before == DISK_RED && disk.free < m.red / 4)
-		kill_fastest(d, disk.free, now);
+	if (d->zone == DISK_FULL && before == DISK_FULL)
+		kill_worst(d, disk.free, now);
 	keep_ballast(d, left, &m);
 	int64_t wait = next_look(d, weighted, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
 	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;

@@ -1,7 +1,7 @@
 /*
  * The space account (design: docs/architecture.md, "Space"): the file system under the sandboxes' sparse images must never be full.
  *
- * What counts is free space minus what the kernel has accepted inside the sandboxes and not yet brought to the host (their exposure). Three zones of it:
+ * What counts is free space minus what the kernel has accepted inside the sandboxes and not yet brought to the host (their exposure). Four zones of it:
  *
  *   calm   above the reserve. Nothing is limited, only: where much is pending for the room there is, who has much of it is frozen until it is written back,
  *          so that a process outside cannot take the room first. The next look comes before writers at memory speed could have crossed the reserve.
@@ -9,8 +9,10 @@
  *          to what is left of its share (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next
  *          look comes, and who writes little can still write when the others are refused. What is pending is written back at once, which makes exposure small;
  *          disks that hold deleted data are trimmed.
- *   red    below the red mark. Nothing new is allocated inside. The ballast file is released. A sandbox that still takes space (metadata,
- *          blocks allocated before) is frozen; when free space falls under a quarter of the mark, the fastest grower ends with `disk_full`.
+ *   red    below the red mark. Nothing new is allocated inside. A sandbox that still takes space (metadata, blocks allocated before) is frozen.
+ *   full   free space itself is below half the red mark: somebody outside takes it. Everything is frozen and written back, with the ballast file released for
+ *          that, because also a sandbox that only touches metadata breaks on a full host. Who takes space even so, or has pending what finds no room any
+ *          more, ends with `disk_full`; the others go on when space comes back.
  *
  * Against processes outside any sandbox this is a race that the marks are made to win at the speed of a page cache; nothing but preallocation
  * (disk.guarantee) or a file system of its own helps against one that takes everything in one call (fallocate).
@@ -24,7 +26,7 @@
 
 struct disk_account;
 
-enum disk_zone { DISK_CALM, DISK_TIGHT, DISK_RED };
+enum disk_zone { DISK_CALM, DISK_TIGHT, DISK_RED, DISK_FULL };
 
 /* Part of the object that owns the box. */
 struct disk_entry {
@@ -41,7 +43,7 @@ struct disk_entry {
 };
 
 struct disk_marks {
-	uint64_t reserve, red, ballast; /* bytes */
+	uint64_t reserve, red, full, ballast; /* bytes */
 };
 
 /* Marks of a file system: the reserve is the option's share, but at least 512 MiB or a quarter of a small file system, because writers are as fast there. */
@@ -59,7 +61,7 @@ struct disk_account *disk_account_new(const struct options *o, const struct host
 /* Takes NULL. */
 void disk_account_free(struct disk_account *d);
 
-/* A running box is watched from now on, its brake off and thawed first. 0 or -ENOMEM. */
+/* A running box is watched from the next look on, which also undoes what a node before has braked and frozen. 0 or -ENOMEM. */
 int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b);
 /* Takes an entry that is not there, too. */
 void disk_account_remove(struct disk_account *d, struct disk_entry *e);
