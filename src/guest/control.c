@@ -238,6 +238,22 @@ struct control *control_new(struct loop *l, int listen_fd, struct guest_identity
 	return NULL;
 }
 
+void control_free(struct control *c)
+{
+	if (!c)
+		return;
+	while (c->nodes) {
+		chan_free(c->nodes->chan);
+		forget(c->nodes);
+	}
+	if (c->pending >= 0)
+		close(c->pending);
+	loop_timer_free(c->retry);
+	loop_fd_del(c->watch);
+	close(c->listen_fd);
+	free(c);
+}
+
 void control_tell_claimed(struct control *c, uint64_t request)
 {
 	for (struct node *n = c->nodes; n; n = n->next)

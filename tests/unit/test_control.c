@@ -46,6 +46,19 @@ static int set_up(void **state)
 	return 0;
 }
 
+static int tear_down(void **state)
+{
+	struct world *w = *state;
+	control_free(w->control);
+	loop_free(w->loop);
+	free(w->identity.sandbox);
+	free(w->identity.template);
+	free(w->identity.user);
+	free(w->identity.token);
+	buf_done(&w->identity.envs);
+	return 0;
+}
+
 static int connect_node(struct world *w)
 {
 	int one = 1, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -247,11 +260,11 @@ int main(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(answers_hello_and_ping, set_up),
-		cmocka_unit_test_setup(lives_on_when_node_goes_and_comes, set_up),
-		cmocka_unit_test_setup(refuses_what_is_not_for_it, set_up),
-		cmocka_unit_test_setup(a_later_claim_replaces_the_identity, set_up),
-		cmocka_unit_test_setup(a_new_spawner_works_once_it_is_attached, set_up),
+		cmocka_unit_test_setup_teardown(answers_hello_and_ping, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(lives_on_when_node_goes_and_comes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(refuses_what_is_not_for_it, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_later_claim_replaces_the_identity, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_new_spawner_works_once_it_is_attached, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
