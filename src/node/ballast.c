@@ -57,3 +57,10 @@ void node_ballast(uint64_t bytes, void *arg)
 	if (!n->ballast.busy)
 		start(n);
 }
+
+void node_ballast_drop(struct node *n)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/ballast", n->directory);
+	unlink(path);
+}

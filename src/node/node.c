@@ -2,15 +2,14 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "node/mounts.h"
 #include "node/service.h"
 
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -54,14 +53,6 @@ static int drop_capabilities(struct error *err)
 	return syscall(SYS_capset, &head, data) < 0 ? error_errno(err, -errno, "capset") : 0;
 }
 
-/* Mounts of ours stay ours; what the machine mounts and unmounts later still reaches us, so that we pin nothing. */
-static int own_mounts(struct error *err)
-{
-	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
-		return error_errno(err, -errno, "mount namespace of the node");
-	return 0;
-}
-
 static void raise_descriptors(void)
 {
 	struct rlimit limit;
@@ -99,6 +90,15 @@ static int make_directories(const char *directory, struct error *err)
 			return error_errno(err, r, "%s", path);
 	}
 	return 0;
+}
+
+static int own_view(const struct process *p, struct error *err)
+{
+	char state[PATH_MAX], init[PATH_MAX];
+	if (!realpath(p->options.state_dir, state) || !realpath(p->init_path, init))
+		return error_errno(err, -errno, "%s", p->options.state_dir);
+	const char *const needed[] = {state, init};
+	return mounts_own(needed, ARRAY_SIZE(needed), err);
 }
 
 static void on_stopped(void *arg)
@@ -159,13 +159,13 @@ static int prepare(struct process *p, struct error *err)
 	fd_set_cloexec(SERVE_FD, true);
 	fd_set_cloexec(LOCK_FD, true);
 	raise_descriptors();
-	if ((r = own_mounts(err)) < 0 || (r = drop_capabilities(err)) < 0)
-		return r;
-	if (prctl(PR_SET_DUMPABLE, 0) < 0)
-		return error_errno(err, -errno, "dumpable");
 	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
 	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0)
 		return r;
+	if ((r = own_view(p, err)) < 0 || (r = drop_capabilities(err)) < 0)
+		return r;
+	if (prctl(PR_SET_DUMPABLE, 0) < 0)
+		return error_errno(err, -errno, "dumpable");
 	return host_init(&p->host, p->options.state_dir, err);
 }
 

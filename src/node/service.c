@@ -464,6 +464,7 @@ void node_free(struct node *n)
 		}
 	backend_free(n->backend);
 	workq_free(n->chores);
+	node_ballast_drop(n);
 	disk_account_free(n->disk);
 	templates_free(n->templates);
 	deadlines_done(&n->deadlines);

@@ -190,5 +190,7 @@ void node_dns_free(struct node *n);
 
 /* ballast.c: disk_account_ops.ballast; arg is the node. */
 void node_ballast(uint64_t bytes, void *arg);
+/* A node that leaves holds no space. No change may be under way. */
+void node_ballast_drop(struct node *n);
 
 #endif

@@ -80,6 +80,11 @@ void node_ballast(uint64_t bytes, void *arg)
 	ballast = bytes;
 }
 
+void node_ballast_drop(struct node *n)
+{
+	ballast = 0;
+}
+
 static void on_flag(void *arg)
 {
 	*(bool *)arg = true;
