@@ -38,7 +38,7 @@ int buf_add(struct buf *b, const void *p, size_t n);
 int buf_add_str(struct buf *b, struct str s);
 int buf_add_c(struct buf *b, const char *c);
 int buf_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int buf_vaddf(struct buf *b, const char *fmt, va_list ap);
+int buf_vaddf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 
 /* Drops n bytes (at most buf_len) from the front. */
 void buf_consume(struct buf *b, size_t n);
