@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -31,8 +32,10 @@ static char *take(char **at)
 /* Signals as a program expects them from its parent: everything default, nothing blocked. */
 static void reset_signals(void)
 {
+	/* By the call itself: libc's does not touch 32 and 33, its own, which whoever was started by its posix_spawn() (make, for one) inherits as ignored. */
+	static const unsigned long default_action[4]; /* struct kernel_sigaction: all zero is SIG_DFL */
 	for (int i = 1; i < NSIG; i++)
-		signal(i, SIG_DFL);
+		syscall(SYS_rt_sigaction, i, default_action, NULL, sizeof(unsigned long));
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
