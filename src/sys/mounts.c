@@ -78,10 +78,20 @@ int mount_attach(int mount_fd, int dirfd, const char *path, struct error *err)
 	return move_mount(mount_fd, "", dirfd, path, flags) < 0 ? error_errno(err, -errno, "move_mount to %s", path) : 0;
 }
 
-/* Options every overlay of ours has; metacopy (which turns redirect_dir on) is an improvement, not a need. */
-static int overlay_options(int fs, bool metacopy)
+int mount_reconfigure(const char *path, const char *key, const char *value, struct error *err)
 {
-	if (metacopy && fsconfig(fs, FSCONFIG_SET_STRING, "metacopy", "on", 0) < 0)
+	cleanup_fd int fs = fspick(AT_FDCWD, path, FSPICK_CLOEXEC | FSPICK_SYMLINK_NOFOLLOW);
+	if (fs < 0)
+		return error_errno(err, -errno, "fspick %s", path);
+	if (fsconfig(fs, FSCONFIG_SET_STRING, key, value, 0) < 0 || fsconfig(fs, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0)
+		return fs_fail(fs, -errno, key, path, err);
+	return 0;
+}
+
+/* Options every overlay of ours has; metacopy turns redirect_dir on too. */
+static int overlay_options(int fs)
+{
+	if (fsconfig(fs, FSCONFIG_SET_STRING, "source", "overlay", 0) < 0 || fsconfig(fs, FSCONFIG_SET_STRING, "metacopy", "on", 0) < 0)
 		return -errno;
 	if (fsconfig(fs, FSCONFIG_SET_STRING, "index", "off", 0) < 0 && errno != EINVAL)
 		return -errno;
@@ -98,7 +108,7 @@ static int overlay_by_descriptor(const struct mount_overlay *o, unsigned attribu
 			return fs_fail(fs, -errno, "lowerdir+", "overlay", err);
 	if (fsconfig(fs, FSCONFIG_SET_FD, "upperdir", NULL, o->upper) < 0 || fsconfig(fs, FSCONFIG_SET_FD, "workdir", NULL, o->work) < 0)
 		return fs_fail(fs, -errno, "upperdir", "overlay", err);
-	int r = overlay_options(fs, true);
+	int r = overlay_options(fs);
 	if (r < 0)
 		return fs_fail(fs, r, "options", "overlay", err);
 	return finish(fs, "overlay", attributes, err);
@@ -134,7 +144,7 @@ static int overlay_staged(const struct mount_overlay *o, const char *dir, unsign
 	if (fsconfig(fs, FSCONFIG_SET_STRING, "lowerdir", lower, 0) < 0 || fsconfig(fs, FSCONFIG_SET_STRING, "upperdir", upper, 0) < 0 ||
 		fsconfig(fs, FSCONFIG_SET_STRING, "workdir", work, 0) < 0)
 		return fs_fail(fs, -errno, "layers by path", "overlay", err);
-	int r = overlay_options(fs, true);
+	int r = overlay_options(fs);
 	if (r < 0)
 		return fs_fail(fs, r, "options", "overlay", err);
 	return finish(fs, "overlay", attributes, err);

@@ -27,6 +27,9 @@ int mount_set(int mount_fd, unsigned attributes, bool recursive, struct error *e
 /* Hangs a detached mount (or moves an attached one that the descriptor names) to dirfd/path, never through a symlink at its end. */
 int mount_attach(int mount_fd, int dirfd, const char *path, struct error *err);
 
+/* Changes one option of the file system mounted at path, which stays mounted. */
+int mount_reconfigure(const char *path, const char *key, const char *value, struct error *err);
+
 struct mount_overlay {
 	const int *lower; /* mounts, lowest layer first */
 	size_t n_lower;
@@ -41,7 +44,7 @@ struct mount_staging {
 	int writable; /* the detached writable mount */
 };
 
-/* The overlay (redirect_dir and metacopy on where the kernel has them), made with the caller's file-system ids. A descriptor of the detached mount. */
+/* The overlay (redirect_dir and metacopy on), made with the caller's file-system ids. A descriptor of the detached mount. */
 int mount_overlay(const struct mount_overlay *o, const struct mount_staging *staging, unsigned attributes, struct error *err);
 
 #endif

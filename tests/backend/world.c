@@ -40,12 +40,15 @@ static void run_shell(const char *script, const char *a, const char *b)
 		fail_msg("script failed: %s", script);
 }
 
-void world_init(struct world *w, const char *dir)
+void world_init(struct world *w)
 {
+	char base[16];
 	*w = (struct world){0};
 	assert_non_null(getenv("CUBICLE_PROBE"));
-	snprintf(w->dir, sizeof(w->dir), "%s", dir);
-	snprintf(w->template, sizeof(w->template), "%s/template.erofs", dir);
+	snprintf(w->dir, sizeof(w->dir), "/tmp/cubicle-backend-%d", getpid());
+	snprintf(w->template, sizeof(w->template), "%s/template.erofs", w->dir);
+	w->uid_base = 0x40000000u + (unsigned)getpid() % 32 * WORLD_IDS;
+	snprintf(base, sizeof(base), "%u", w->uid_base);
 	run_shell("rm -rf $1; mkdir -p $1/tree; cd $1/tree; mkdir -m 755 bin etc home home/user root dev proc sys run usr; mkdir -m 1777 tmp\n"
 		  "cp /bin/busybox bin/; for c in $(busybox --list); do [ $c = busybox ] || ln -s busybox bin/$c; done\n"
 		  "cp $2 bin/probe; printf 'root::0:0::/root:/bin/sh\\nuser:x:1000:1000::/home/user:/bin/sh\\n' > etc/passwd\n"
@@ -59,7 +62,8 @@ void world_init(struct world *w, const char *dir)
 	world_set(w, "pool.max", "0");
 	world_set(w, "sandbox.disk", "256");
 	world_set(w, "sandbox.memory", "128");
-	world_set(w, "uid_base", "1073741824");
+	world_set(w, "max_sandboxes", "80");
+	world_set(w, "uid_base", base);
 }
 
 void world_set(struct world *w, const char *option, const char *value)
@@ -344,18 +348,30 @@ static void run_into(struct buf *to, const char *script, const char *a, const ch
 	waitpid(pid, NULL, 0);
 }
 
+bool is_ours(struct world *w, const char *pid)
+{
+	char path[300];
+	unsigned inner, outer;
+	cleanup_buf struct buf map = BUF_INIT;
+	snprintf(path, sizeof(path), "/proc/%s/uid_map", pid);
+	return *pid >= '0' && *pid <= '9' && file_read(AT_FDCWD, path, 256, &map) == 0 && sscanf(buf_cstr(&map), "%u %u", &inner, &outer) == 2 &&
+		outer >= w->uid_base && outer - w->uid_base < WORLD_IDS;
+}
+
 void inventory(struct world *w, struct buf *to)
 {
 	struct instance i;
 	instance_of(&w->options, &i);
 	/* Only what carries this world's names: others work on the same machine. */
 	run_into(to,
-		"echo cgroups; find /sys/fs/cgroup -maxdepth 3 -type d -path \"*$2/*\" | sort; echo links; ls /sys/class/net | grep -i \"cub$3x\" | sort\n"
+		"echo cgroups; find /sys/fs/cgroup -maxdepth 3 -type d -path \"*$2/*\" 2>/dev/null | sort; echo links; ls /sys/class/net | grep -i \"cub$3x\" | sort\n"
 		"echo loops; grep -l \"$1\" /sys/block/loop*/loop/backing_file 2>/dev/null; echo mounts; grep -c \"$1\" /proc/self/mountinfo\n"
-		"echo processes; for p in /proc/[0-9]*; do m=$(cat $p/uid_map 2>/dev/null | tr -s ' '); case \"$m\" in ' 0 107'*) "
-		"[ \"$(cut -d' ' -f2 $p/stat)\" ] && echo $p;; esac; done\n"
-		"echo files; find $1 -path '*/disks/*' -o -path '*/control/*' | sort",
+		"echo files; find $1 -path '*/disks/*' -o -path '*/control/*' | sort; echo processes",
 		w->dir, i.cgroup, i.tag);
+	cleanup_dir DIR *d = opendir("/proc");
+	for (struct dirent *e; (e = readdir(d));)
+		if (is_ours(w, e->d_name))
+			buf_addf(to, "%s\n", e->d_name);
 }
 
 void expect_inventory(struct world *w, const struct buf *before)

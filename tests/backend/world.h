@@ -10,11 +10,14 @@
 
 struct world {
 	char dir[64];      /* state directory, removed at the end */
+	uint32_t uid_base; /* ids of this world's sandboxes: WORLD_IDS of them, its alone */
 	char template[96]; /* EROFS image */
 	struct options options;
 	struct loop *loop;
 	struct backend *backend;
 };
+
+enum { WORLD_IDS = 256 * 65536 };
 
 struct patient {
 	struct box *box;
@@ -26,8 +29,8 @@ struct patient {
 
 /* False (and says why) where the tests cannot run: no root, no busybox. */
 bool world_possible(void);
-/* The directory and the template; then world_start(). `dir` decides names of cgroups and links, so that tests beside each other do not meet. */
-void world_init(struct world *w, const char *dir);
+/* The directory and the template; then world_start(). Directory, names and ids are those of this process, so that tests beside each other do not meet. */
+void world_init(struct world *w);
 void world_set(struct world *w, const char *option, const char *value);
 void world_start(struct world *w);
 void world_ready(struct world *w);
@@ -54,6 +57,8 @@ int inside(struct world *w, struct patient *p, const char *user, const char *scr
 void expect_inside(struct world *w, struct patient *p, const char *script, const char *output);
 void expect_inside_as(struct world *w, struct patient *p, const char *user, const char *script, const char *output);
 
+/* The process with this pid (text) is one of a sandbox of this world. */
+bool is_ours(struct world *w, const char *pid);
 /* What exists of ours on the machine: processes outside our pid namespace's view, cgroups, loop devices, links, mounts, files; as text, to be compared. */
 void inventory(struct world *w, struct buf *to);
 /* Waits (the kernel lets go of things late) until the inventory is `before` again; fails with both. */

@@ -137,6 +137,15 @@ static int new_sysfs(struct host *h, struct slot *s, struct error *err)
 	return fd;
 }
 
+/* The memory file systems are charged to the sandbox anyway; a size of their own makes df, and programs that look, see what there is. */
+static int size_memory(uint64_t memory, const char *shm, const char *run, struct error *err)
+{
+	char size[24];
+	snprintf(size, sizeof(size), "%llu", (unsigned long long)memory);
+	int r = mount_reconfigure(shm, "size", size, err);
+	return r < 0 ? r : mount_reconfigure(run, "size", size, err);
+}
+
 int inside_park(struct host *h, struct slot *s, struct error *err)
 {
 	char path[512];
@@ -157,6 +166,8 @@ int inside_park(struct host *h, struct slot *s, struct error *err)
 		r = make_dev(err);
 	if (r == 0)
 		r = make_masks(err);
+	if (r == 0)
+		r = size_memory(s->limits.memory, "/dev/shm", "/run", err);
 	leave(h);
 	return r;
 }
@@ -215,6 +226,8 @@ int inside_root(struct host *h, struct slot *s, const char *const *layers, size_
 	if (r < 0)
 		return r;
 	r = assemble(h, s, rest->fds, n_layers, err);
+	if (r == 0 && s->limits.memory != (uint64_t)h->options->sandbox_memory << 20)
+		r = size_memory(s->limits.memory, "/new/dev/shm", "/new/run", err);
 	leave(h);
 	/* The sandbox's root keeps the mount; what the node needs of it goes through disk.root. */
 	rest->fds[rest->n++] = steal_fd(&s->disk.mount);
