@@ -13,12 +13,14 @@ def server():
     before = leak.snapshot()
     s = Server().start()
     os.environ.update(s.env())
-    yield s
-    assert s.process.poll() is None, f"the server died during the tests:\n{s.log_tail()}"
-    s.kill_all_sandboxes()
-    assert s.stop() == 0
-    check_leaks(before, s)
-    s.destroy()
+    try:
+        yield s
+        assert s.process.poll() is None, f"the server died during the tests:\n{s.log_tail()}"
+        s.kill_all_sandboxes()
+        assert s.stop() == 0
+        check_leaks(before, s)
+    finally:
+        s.destroy()
 
 
 def check_leaks(before, s):
@@ -44,15 +46,16 @@ def own_server():
 
     yield make
     for s, before in reversed(made):
-        if s.process is not None and s.process.poll() is None:
-            s.kill_all_sandboxes()
-        elif s.process is not None:
-            s.process = None
-            s.start()
-            s.kill_all_sandboxes()
-        s.stop()
-        check_leaks(before, s)
-        s.destroy()
+        try:
+            if s.process is not None and s.process.poll() is not None:
+                s.process = None
+                s.start()
+            if s.process is not None:
+                s.kill_all_sandboxes()
+            s.stop()
+            check_leaks(before, s)
+        finally:
+            s.destroy()
 
 
 @pytest.fixture
