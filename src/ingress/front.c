@@ -7,15 +7,17 @@
 #include "ingress/confine.h"
 #include "ingress/ingress.h"
 #include "ingress/page.h"
+#include "ingress/upstream.h"
 #include "io/chan.h"
 #include "io/json.h"
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 /* docs/architecture.md, "Descriptors at start" */
 enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6 };
-enum { WORKERS = 4, MAX_JOBS = 4096 };
+enum { WORKERS = 4, MAX_JOBS = 4096, MAX_CONNECTIONS = 100000 };
 
 /* Clients wait in the backlog until the index is there: after a restart of this process they see a pause and no error. A node that stays away is told as such. */
 #define INDEX_PATIENCE (3 * NS_PER_S)
@@ -151,6 +153,16 @@ static int read_options(struct options *o, struct error *err)
 	return r;
 }
 
+/* Each may need a second descriptor into a sandbox. Without one left, a descriptor from node would be lost and its channel with it. */
+static unsigned max_connections(void)
+{
+	enum { OTHERS = 128 + UPSTREAM_IDLE_MAX };
+	struct rlimit files;
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur <= 2 * OTHERS)
+		return OTHERS / 4;
+	return (unsigned)MIN((files.rlim_cur - OTHERS) / 2, (rlim_t)MAX_CONNECTIONS);
+}
+
 static int start(struct front *f, struct error *err)
 {
 	f->loop = loop_new();
@@ -167,7 +179,7 @@ static int start(struct front *f, struct error *err)
 		return r;
 	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .own_key = own_key, .arg = f,
 		.connection_limit = (unsigned)f->options.ingress_connections};
-	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = 100000};
+	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = max_connections()};
 	struct http_server_config admin = {.on_request = on_admin_request, .arg = f};
 	f->ingress = ingress_new(&ingress);
 	f->public = http_server_new(f->loop, &public);
