@@ -115,6 +115,7 @@ static void kernel_files_are_closed(void **state)
 	refused("dmesg");
 	refused("ls /sys/firmware | grep . || ls /sys/class/dmi/id/ | grep .");
 	refused("ls /sys/kernel/debug | grep .");
+	refused("cat /sys/kernel/notes /sys/kernel/vmcoreinfo | grep .");
 	refused("ls /sys/fs/cgroup | grep .");
 	refused("ls /sys/block | grep .");
 	refused("touch /sys/x");

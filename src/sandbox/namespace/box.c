@@ -314,20 +314,25 @@ static void fail_start(struct box *b)
 	fail(b, &err);
 }
 
+static void is_dead(struct box *b)
+{
+	if (b->state == BOX_STARTING) {
+		fail_start(b);
+		return;
+	}
+	set_state(b, BOX_DEAD);
+	b->ops->died(b, &b->death, b->arg);
+}
+
 static void on_end(struct loop_fd *w, uint32_t events, void *arg)
 {
 	struct box *b = arg;
 	loop_fd_del(b->watch);
 	b->watch = NULL;
 	find_evidence(b);
-	if (b->state == BOX_STARTING) {
-		/* What it said last is still in the channel: its end of file comes behind that. */
-		if (!b->chan)
-			fail_start(b);
-		return;
-	}
-	set_state(b, BOX_DEAD);
-	b->ops->died(b, &b->death, b->arg);
+	/* What it said last may still be in the channel: its end of file comes behind that. */
+	if (!b->chan)
+		is_dead(b);
 }
 
 static void on_claim_timeout(struct loop_timer *t, void *arg)
@@ -405,8 +410,8 @@ static void on_closed(struct chan *c, const struct error *err, void *arg)
 	b->chan = NULL;
 	/* The end of the process is what counts, and the pidfd tells it. A process that closes the channel and lives on is the sandbox's own loss. */
 	log_write(LOG_DEBUG, &i, "control channel closed: %s", err ? err->message : "");
-	if (b->state == BOX_STARTING && !b->watch)
-		fail_start(b);
+	if (!b->watch)
+		is_dead(b);
 }
 
 static const struct chan_ops chan_ops = {.message = on_message, .closed = on_closed};
@@ -428,13 +433,14 @@ static int watch(struct box *b, struct error *err)
 
 /* --- create --- */
 
+/* 1: no parked slot is to be had. */
 static int claim_parked(struct box *b)
 {
 	struct host *h = b->backend->host;
 	for (int i = 0; i < CREATE_TRIES; i++) {
 		struct slot *s = pool_take(b->backend->pool);
 		if (!s)
-			return -EAGAIN;
+			return 1;
 		int r = slot_claim(h, s, &b->order.claim, &b->error);
 		bool lost = r < 0 && process_ended(s->pidfd);
 		if (r == 0 || !lost) {
@@ -444,7 +450,7 @@ static int claim_parked(struct box *b)
 		}
 		backend_discard(b->backend, s);
 	}
-	return -EAGAIN;
+	return 1;
 }
 
 static int make_cold(struct box *b)
@@ -469,7 +475,7 @@ static void create_work(void *arg)
 	if (__atomic_load_n(&b->cancelled, __ATOMIC_RELAXED))
 		return;
 	int r = claim_parked(b);
-	if (r == -EAGAIN) {
+	if (r == 1) {
 		b->error = (struct error){0};
 		r = make_cold(b);
 	}
@@ -565,6 +571,10 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	struct handle h;
 	if (handle_parse(text, &h) < 0) {
 		error_set(err, -EINVAL, 500, "the handle '%.200s' is not understood", text);
+		return NULL;
+	}
+	if (h.slot >= network_capacity(backend->host->network)) {
+		error_set(err, -ERANGE, 500, "slot %llu is not within network.pool any more", (unsigned long long)h.slot);
 		return NULL;
 	}
 	bool lost = strcmp(h.boot, backend->host->boot_id) != 0;

@@ -22,7 +22,8 @@ static const char *const masked[] = {
 	"/proc/sched_debug", "/proc/scsi", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/timer_stats", "/proc/driver", "/proc/kpagecount",
 	"/proc/kpageflags", "/proc/kpagecgroup", "/proc/vmallocinfo", "/proc/kallsyms", "/proc/config.gz", "/proc/mtrr", "/proc/iomem",
 	"/proc/ioports", "/proc/bus", "/sys/firmware", "/sys/devices/virtual/dmi", "/sys/devices/virtual/powercap", "/sys/devices/virtual/block",
-	"/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/cgroup", "/sys/fs/ext4", "/sys/module", "/sys/block",
+	"/sys/kernel/boot_params", "/sys/kernel/debug", "/sys/kernel/notes", "/sys/kernel/slab", "/sys/kernel/tracing", "/sys/kernel/security",
+	"/sys/kernel/vmcoreinfo", "/sys/fs/cgroup", "/sys/fs/ext4", "/sys/module", "/sys/block",
 };
 
 static const char *const read_only[] = {"/proc/sys", "/proc/fs", "/proc/irq"};

@@ -11,6 +11,7 @@
 #include <time.h>
 
 enum {
+	NUMBERS = 65536,
 	BACK_OFF_FIRST_MS = 250,
 	BACK_OFF_MOST_MS = 30000,
 	WINDOW_MS = 1000, /* takes are counted over this long */
@@ -36,7 +37,7 @@ struct pool {
 int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err)
 {
 	struct pool *p = calloc(1, sizeof(*p));
-	if (!p || !(p->used = calloc(h->capacity, 1))) {
+	if (!p || !(p->used = calloc(NUMBERS, 1))) {
 		free(p);
 		return error_errno(err, -ENOMEM, "slot pool");
 	}
@@ -91,7 +92,8 @@ int pool_take_number(struct pool *p)
 
 int pool_reserve_number(struct pool *p, unsigned number)
 {
-	if (number >= p->host->capacity)
+	/* The capacity may have been greater in an earlier run. */
+	if (number >= NUMBERS)
 		return -ERANGE;
 	pthread_mutex_lock(&p->lock);
 	int r = p->used[number] ? -EBUSY : 0;
@@ -110,7 +112,7 @@ void pool_give_number(struct pool *p, unsigned number)
 bool pool_number_used(struct pool *p, unsigned number)
 {
 	pthread_mutex_lock(&p->lock);
-	bool used = number < p->host->capacity && p->used[number];
+	bool used = number < NUMBERS && p->used[number];
 	pthread_mutex_unlock(&p->lock);
 	return used;
 }
