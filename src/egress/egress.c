@@ -117,6 +117,8 @@ static unsigned raise_descriptors(void)
 {
 	struct rlimit l = {0};
 	getrlimit(RLIMIT_NOFILE, &l);
+	if (l.rlim_max < 1u << 20 && setrlimit(RLIMIT_NOFILE, &(struct rlimit){1u << 20, 1u << 20}) == 0)
+		l.rlim_max = 1u << 20;
 	l.rlim_cur = MIN(l.rlim_max, 1u << 20);
 	setrlimit(RLIMIT_NOFILE, &l);
 	getrlimit(RLIMIT_NOFILE, &l);

@@ -179,7 +179,8 @@ int mount_overlay(const struct mount_overlay *o, const struct mount_staging *sta
 		int fd = overlay_by_descriptor(o, attributes, &first);
 		if (fd >= 0)
 			return fd;
-		if (fd != -EINVAL) {
+		/* Linux 6.1 answers EOPNOTSUPP to any descriptor, later ones EINVAL to the key. */
+		if (fd != -EINVAL && fd != -EOPNOTSUPP) {
 			if (err)
 				*err = first;
 			return fd;
