@@ -31,6 +31,8 @@ struct http_conn {
 	int64_t deadline, armed; /* CLOCK_BOOTTIME; 0 = none. The timer may be armed for an earlier time than the deadline. */
 
 	enum conn_phase phase;
+	struct http_conn *waits_before, *waits_after; /* CONN_HEAD: in the server's list of those, the longest waiting first */
+	int64_t waits_since;
 	bool broken;      /* to be closed in this turn, closed(false) */
 	bool reset;       /* ... with a RST, where a FIN would look like a regular end */
 	bool eof;         /* the peer closed its half */

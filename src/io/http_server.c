@@ -17,6 +17,8 @@ enum {
 };
 #define LINGER_TIME (5 * NS_PER_S)
 #define ACCEPT_RETRY (100 * NS_PER_MS)
+/* A connection without a whole head for this long makes room for another one when the server is full. */
+#define PATIENCE_WHEN_FULL (1 * NS_PER_S)
 
 struct listener {
 	struct listener *next;
@@ -33,6 +35,7 @@ struct http_server {
 	bool accept_paused, draining, dead;
 	struct http_conn *conns;
 	unsigned n_conns;
+	struct http_conn *waiting, *waiting_last; /* in CONN_HEAD */
 	struct http_conn *work; /* to be settled at the end of this turn */
 	bool work_deferred;
 	char *scratch;
@@ -43,6 +46,7 @@ struct http_server {
 };
 
 static void settle(struct http_conn *c);
+static void destroy(struct http_conn *c, bool close_fd);
 
 /* Accepting */
 
@@ -61,12 +65,58 @@ static void resume_accepting(struct http_server *s)
 	}
 }
 
+static void pause_accepting(struct http_server *s)
+{
+	set_accepting(s, false);
+	loop_timer_in(s->accept_timer, ACCEPT_RETRY);
+}
+
+/* Whoever only holds connections must not keep others out: the one that has shown no request for longest goes. False when none has waited long enough. */
+static bool can_make_room(const struct http_server *s)
+{
+	return s->waiting && clock_boottime() - s->waiting->waits_since >= PATIENCE_WHEN_FULL;
+}
+
+static bool make_room(struct http_server *s)
+{
+	if (!can_make_room(s))
+		return false;
+	destroy(s->waiting, true);
+	return true;
+}
+
 static void on_accept_timer(struct loop_timer *t, void *arg)
 {
-	resume_accepting(arg);
+	struct http_server *s = arg;
+	if (s->n_conns >= s->config.max_connections)
+		make_room(s);
+	resume_accepting(s);
+	if (s->accept_paused && !s->draining)
+		loop_timer_in(t, ACCEPT_RETRY);
 }
 
 /* Connections */
+
+static void begin_waiting(struct http_conn *c)
+{
+	struct http_server *s = c->server;
+	c->phase = CONN_HEAD;
+	c->waits_since = clock_boottime();
+	c->waits_after = NULL;
+	c->waits_before = s->waiting_last;
+	*(s->waiting_last ? &s->waiting_last->waits_after : &s->waiting) = c;
+	s->waiting_last = c;
+}
+
+static void end_waiting(struct http_conn *c, enum conn_phase next)
+{
+	struct http_server *s = c->server;
+	if (c->phase == CONN_HEAD) {
+		*(c->waits_before ? &c->waits_before->waits_after : &s->waiting) = c->waits_after;
+		*(c->waits_after ? &c->waits_after->waits_before : &s->waiting_last) = c->waits_before;
+	}
+	c->phase = next;
+}
 
 static void set_deadline(struct http_conn *c, int64_t at)
 {
@@ -199,8 +249,8 @@ static void destroy(struct http_conn *c, bool close_fd)
 	if (c->next)
 		c->next->prev = c->prev;
 	s->n_conns--;
+	end_waiting(c, CONN_DEAD);
 	resume_accepting(s);
-	c->phase = CONN_DEAD;
 	if (!c->queued)
 		free(c);
 }
@@ -236,7 +286,7 @@ static void refuse_head(struct http_conn *c, int status)
 	if (config->on_bad_request)
 		config->on_bad_request(&body, &type, status, config->arg);
 	http_conn_refuse(c, status, type, buf_str(&body));
-	c->phase = CONN_LINGER;
+	end_waiting(c, CONN_LINGER);
 }
 
 static void begin_request(struct http_conn *c, size_t head_bytes)
@@ -246,7 +296,7 @@ static void begin_request(struct http_conn *c, size_t head_bytes)
 	c->head_bytes = c->in;
 	c->in = BUF_INIT;
 	c->scanned = 0;
-	c->phase = CONN_REQUEST;
+	end_waiting(c, CONN_REQUEST);
 	c->last = s->draining;
 	c->raw = false;
 	c->progress = clock_boottime();
@@ -290,7 +340,7 @@ static bool parse_head(struct http_conn *c)
 static void linger(struct http_conn *c)
 {
 	http_conn_end_request(c, true);
-	c->phase = CONN_LINGER;
+	end_waiting(c, CONN_LINGER);
 	c->deadline = 0;
 }
 
@@ -313,7 +363,7 @@ static bool after_answer(struct http_conn *c)
 	}
 	if (c->body.done) {
 		http_conn_end_request(c, true);
-		c->phase = CONN_HEAD;
+		begin_waiting(c);
 		c->deadline = 0;
 		return true;
 	}
@@ -470,6 +520,7 @@ static int conn_new(struct http_server *s, int fd, struct str already_read)
 		s->conns->prev = c;
 	s->conns = c;
 	s->n_conns++;
+	begin_waiting(c);
 	http_conn_schedule(c);
 	return 0;
 fail:
@@ -487,19 +538,23 @@ static void on_acceptable(struct loop_fd *w, uint32_t events, void *arg)
 	struct listener *l = arg;
 	struct http_server *s = l->server;
 	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
-		if (s->n_conns >= s->config.max_connections) {
-			set_accepting(s, false);
+		bool full = s->n_conns >= s->config.max_connections;
+		if (full && !can_make_room(s)) {
+			pause_accepting(s);
 			return;
 		}
 		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
+			if (full)
+				make_room(s);
 			conn_new(s, fd, STR(""));
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
 			/* The connection stays in the backlog: without a pause this would spin. */
-			set_accepting(s, false);
-			loop_timer_in(s->accept_timer, ACCEPT_RETRY);
+			if (i == 0 && make_room(s))
+				continue;
+			pause_accepting(s);
 			return;
 		}
 		if (errno == EAGAIN)

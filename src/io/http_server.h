@@ -54,7 +54,7 @@ struct http_server_config {
 	int64_t idle_timeout_ns; /* between requests; 0 = 620 s */
 	int64_t head_timeout_ns; /* from the first byte of a head to its end (slowloris); 0 = 30 s */
 	size_t high_water, low_water; /* bytes of output queued for one connection; 0 = HTTP_HIGH_WATER, HTTP_LOW_WATER */
-	unsigned max_connections; /* accepted at once; beyond, accepting pauses; 0 = 10000 */
+	unsigned max_connections; /* accepted at once; beyond, one without a request for a second makes room, or accepting pauses; 0 = 10000 */
 	const char *server_name;  /* value of the Server header; NULL = none */
 };
 

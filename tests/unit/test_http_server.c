@@ -579,6 +579,40 @@ static void accepting_waits_at_the_limit(void **state)
 	stop();
 }
 
+/* Whoever only holds connections keeps nobody out: the one that waits for longest goes, one with a request stays. */
+static void the_idle_make_room_at_the_limit(void **state)
+{
+	start(&(struct http_server_config){.max_connections = 3});
+	struct sockaddr_in to;
+	int l = listen_tcp(&to), c[4];
+	char byte;
+	assert_int_equal(http_server_listen(t.server, l), 0);
+	c[0] = connect_tcp(&to);
+	send(c[0], "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n", 51, MSG_NOSIGNAL);
+	turns(5);
+	for (int i = 1; i < 3; i++) {
+		c[i] = connect_tcp(&to);
+		turns(5);
+	}
+	send(c[1], "GET /slow", 9, MSG_NOSIGNAL);
+	assert_int_equal(http_server_connections(t.server), 3);
+	unsigned requests = t.requests;
+	assert_int_equal(requests, 1);
+	c[3] = connect_tcp(&to);
+	send(c[3], "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n", 33, MSG_NOSIGNAL);
+	for (int i = 0; i < 500 && t.requests == requests; i++)
+		loop_turn(t.loop, 10);
+	assert_int_equal(t.requests, requests + 1);
+	errno = 0;
+	assert_true(recv(c[1], &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
+	assert_true(recv(c[2], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+	assert_true(recv(c[0], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+	for (int i = 0; i < 4; i++)
+		close(c[i]);
+	close(l);
+	stop();
+}
+
 /* Without a descriptor left the connection waits in the backlog, the loop does not spin, and it is served when there is one. */
 static void no_descriptor_left_pauses_accepting(void **state)
 {
@@ -660,6 +694,7 @@ int main(void)
 		cmocka_unit_test(an_upgrade_passes_bytes_and_half_closes),
 		cmocka_unit_test(a_detached_connection_comes_back),
 		cmocka_unit_test(accepting_waits_at_the_limit),
+		cmocka_unit_test(the_idle_make_room_at_the_limit),
 		cmocka_unit_test(no_descriptor_left_pauses_accepting),
 		cmocka_unit_test(draining_finishes_what_is_open),
 		cmocka_unit_test(freeing_the_server_ends_every_request_once),
