@@ -216,7 +216,7 @@ static int make_image(struct host *h, const char *name, uint32_t size_mb, struct
 }
 
 /* Has the file system read what the first writes need (bitmaps, inode tables, the journal): with direct I/O nothing of the image is in memory yet, and a
- * create would wait for the host's disk. The overlay makes directories in work and temporary files, people make files in upper. */
+ * create would wait for the host's disk. A directory needs an inode and a block at once; the overlay makes some in work, people make files in upper. */
 static void warm(int root)
 {
 	static const char *const dirs[] = {"work", "upper"};
@@ -227,8 +227,6 @@ static void warm(int root)
 		if (mkdirat(root, inner, 0700) < 0)
 			continue;
 		cleanup_fd int fd = openat(root, file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-		if (fd >= 0 && fd_write_all(fd, "w", 1) == 0)
-			fdatasync(fd);
 		unlinkat(root, file, 0);
 		unlinkat(root, inner, AT_REMOVEDIR);
 	}

@@ -23,9 +23,6 @@ enum {
 	SPARE_NUMBERS = 64,
 };
 
-/* ping_group_range, which the network namespace has open as far as it goes, goes no further. */
-static const int64_t PING_IDS_END = INT64_C(1) << 31;
-
 /* Limits of the whole machine that one sandbox could use up for all: their memory is charged to the sandbox, so the count needs no guard of its own. */
 static const struct {
 	const char *path;
@@ -155,9 +152,6 @@ static int check_ids(struct host *h, struct error *err)
 	h->capacity = (unsigned)MIN(MIN(ranges, wanted), network_capacity(h->network));
 	if (h->capacity == 0)
 		return error_set(err, -EINVAL, 400, "uid_base or network.pool leaves room for no sandbox");
-	if (h->options->uid_base + (int64_t)h->capacity * UID_RANGE > PING_IDS_END)
-		log_warn("uid_base %lld: the kernel lets only group ids below 2^31 ping without privilege, so some sandboxes will not be able to",
-			(long long)h->options->uid_base);
 	int r = check_ids_file(h, "/etc/passwd", false, err);
 	if (r == 0)
 		r = check_ids_file(h, "/etc/group", false, err);
