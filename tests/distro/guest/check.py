@@ -1,6 +1,7 @@
 """Runs inside the booted Debian 12 machine: drives the server over its API with nothing but the standard library."""
 
 import base64
+import datetime
 import hashlib
 import http.client
 import json
@@ -267,6 +268,25 @@ def adoption(server, boxes):
     say("ok: a killed node adopts its sandboxes")
 
 
+def clock_step(server):
+    """design: deadlines run on CLOCK_BOOTTIME; a step of the wall clock moves endAt and kills nobody."""
+    def end(box):
+        return datetime.datetime.fromisoformat(server.call("GET", "/sandboxes/" + box.id)[1]["endAt"]).timestamp()
+    box = Sandbox(server, timeout=600)
+    before, step = end(box), 2 * 3600
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + step)
+    try:
+        wait(lambda: abs(end(box) - before - step) < 5, 10, "endAt to follow the clock")
+        assert box.run("/bin/echo", "alive")[1] == b"alive\n"
+        brief = Sandbox(server, timeout=2)
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() - step)
+    wait(lambda: server.call("GET", "/sandboxes/" + brief.id)[0] == 404, 20, "a deadline to hold over a step back")
+    assert abs(end(box) - before) < 5 and box.answers("still")
+    box.kill()
+    say("ok: a step of the wall clock moves deadlines and kills nobody")
+
+
 def churn(server):
     """Creates and kills until the power goes."""
     while True:
@@ -283,6 +303,7 @@ def first():
     limits(box)
     box.kill()
     freeze_and_kill(server)
+    clock_step(server)
     boxes = [Sandbox(server, metadata={"cut": "yes"}, timeout=3600) for _ in range(2)]
     adoption(server, boxes)
     boxes[1].kill()
