@@ -20,10 +20,12 @@ build:
 	@scripts/build build -Dtests=false
 	@ln -sfn build/src/cli/cubicle cubicle
 
+# Everything: all suites, then unit and protocol under the sanitizers, then Debian 12's own kernel. With SUITES only those, once.
 test:
 	@scripts/deps test
 	@scripts/build build-test -Dflavour=test
 	@scripts/test build-test $(SUITES)
+	@[ -n '$(SUITES)' ] || $(MAKE) --no-print-directory asan test-distro
 
 # The unit and protocol suites under the address and undefined-behaviour sanitizers.
 asan:
