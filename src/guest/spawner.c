@@ -166,10 +166,8 @@ static void set_limits(void)
 		l.rlim_cur = MIN(l.rlim_max, (rlim_t)65536);
 		setrlimit(RLIMIT_NOFILE, &l);
 	}
-	if (getrlimit(RLIMIT_CORE, &l) == 0) {
-		l.rlim_cur = 0;
-		setrlimit(RLIMIT_CORE, &l);
-	}
+	/* No cores, also where the host pipes them to a program: only a limit of 1 byte keeps the kernel from starting that (core(5)). The filter keeps it there. */
+	setrlimit(RLIMIT_CORE, &(struct rlimit){1, 1});
 }
 
 void spawner_run(int socket)

@@ -7,7 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PERIOD_US = 100000 };
+enum {
+	PERIOD_US = 100000,
+	/* v1 counts buffers of sockets in an account of its own, and not at all unless that has a limit: then one sandbox fills the machine's (tcp_mem),
+	 * and nobody's connections move any more. */
+	SOCKETS_SHARE = 8,
+};
 
 #define each_hierarchy(c, h) for (__typeof__(&(c)->layout.v1[0]) h = (c)->layout.v1; h < (c)->layout.v1 + (c)->layout.n_v1; h++)
 
@@ -101,7 +106,8 @@ static int limit_memory(struct cgroups *c, const char *dir, uint64_t memory, str
 		r = set(mount, c, dir, "memory.memsw.limit_in_bytes", text, false, err);
 	if (r == 0) /* without swap accounting this keeps anonymous memory from swap */
 		r = set(mount, c, dir, "memory.swappiness", "0", false, err);
-	return r;
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)(memory / SOCKETS_SHARE));
+	return r < 0 ? r : set(mount, c, dir, "memory.kmem.tcp.limit_in_bytes", text, false, err);
 }
 
 static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits *l, struct error *err)

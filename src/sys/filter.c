@@ -4,10 +4,20 @@
 
 #include <errno.h>
 #include <linux/netlink.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+
+/* Absent from older headers. */
+#ifndef IPPROTO_L2TP
+#define IPPROTO_L2TP 115
+#endif
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
 
 /* Plain names; those that an architecture lacks are passed over. */
 static const char *const allowed[] = {
@@ -28,7 +38,7 @@ static const char *const allowed[] = {
 	"mq_notify", "mq_open", "mq_timedreceive", "mq_timedsend", "mq_unlink", "mremap", "msgctl", "msgget", "msgrcv", "msgsnd",
 	"msync", "munlock", "munlockall", "munmap", "name_to_handle_at", "nanosleep", "newfstatat", "open", "openat", "openat2",
 	"pause", "personality", "pidfd_getfd", "pidfd_open", "pidfd_send_signal", "pipe", "pipe2", "pkey_alloc", "pkey_free",
-	"pkey_mprotect", "poll", "ppoll", "prctl", "pread64", "preadv", "preadv2", "prlimit64", "process_madvise", "process_mrelease",
+	"pkey_mprotect", "poll", "ppoll", "prctl", "pread64", "preadv", "preadv2", "process_madvise", "process_mrelease",
 	"process_vm_readv", "process_vm_writev", "pselect6", "ptrace", "pwrite64", "pwritev", "pwritev2", "read", "readahead",
 	"readlink", "readlinkat", "readv", "recvfrom", "recvmmsg", "recvmsg", "remap_file_pages", "removexattr", "rename", "renameat",
 	"renameat2", "restart_syscall", "rmdir", "rseq", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo",
@@ -37,7 +47,7 @@ static const char *const allowed[] = {
 	"sched_setattr", "sched_setparam", "sched_setscheduler", "sched_yield", "seccomp", "select", "semctl", "semget", "semop",
 	"semtimedop", "sendfile", "sendmmsg", "sendmsg", "sendto", "set_mempolicy", "set_mempolicy_home_node", "set_robust_list",
 	"set_thread_area", "set_tid_address", "setfsgid", "setfsuid", "setgid", "setgroups", "setitimer", "setpgid", "setpriority",
-	"setregid", "setresgid", "setresuid", "setreuid", "setrlimit", "setsid", "setsockopt", "setuid", "setxattr", "shmat", "shmctl",
+	"setregid", "setresgid", "setresuid", "setreuid", "setsid", "setsockopt", "setuid", "setxattr", "shmat", "shmctl",
 	"shmdt", "shmget", "shutdown", "sigaltstack", "signalfd", "signalfd4", "splice", "stat", "statfs", "statx", "symlink",
 	"symlinkat", "sync", "sync_file_range", "syncfs", "sysinfo", "tee", "tgkill", "time", "timer_create", "timer_delete",
 	"timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create", "timerfd_gettime", "timerfd_settime", "times", "tkill",
@@ -105,13 +115,44 @@ static int add_namespaces(scmp_filter_ctx f)
 	return r;
 }
 
+/*
+ * Limits may be set, with two exceptions. Those of another process: PID 1 has the same user as a root inside, who could leave it without descriptors.
+ * And cores, which stay off (guest/spawner.c): where the host pipes them to a handler, that one runs as the host's root, outside of every limit, whatever
+ * the size allowed, unless that is 1 byte. Programs that turn cores off must not fail, so they are told that it was done.
+ */
+static int add_limits(scmp_filter_ctx f)
+{
+	int r = 0;
+	for (int resource = 0; resource < RLIM_NLIMITS && r == 0; resource++) {
+		bool core = resource == RLIMIT_CORE;
+		r = seccomp_rule_add(f, core ? SCMP_ACT_ERRNO(0) : SCMP_ACT_ALLOW, SCMP_SYS(setrlimit), 1, equals(0, (uint64_t)resource));
+		if (r == 0 && !core)
+			r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 2, equals(0, 0), equals(1, (uint64_t)resource));
+		if (r == 0 && core) /* reading it is told the truth */
+			r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 3, equals(0, 0), equals(1, RLIMIT_CORE), SCMP_CMP64(2, SCMP_CMP_EQ, 0));
+		if (r == 0 && core)
+			r = seccomp_rule_add(f, SCMP_ACT_ERRNO(0), SCMP_SYS(prlimit64), 3, equals(0, 0), equals(1, RLIMIT_CORE),
+				SCMP_CMP64(2, SCMP_CMP_NE, 0));
+	}
+	return r;
+}
+
 static int add_sockets(scmp_filter_ctx f)
 {
+	/* Others, SCTP and DCCP among them, would only make the host load modules that hardly anybody has looked at. */
+	static const int transports[] = {0, IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMPV6, IPPROTO_UDPLITE, IPPROTO_MPTCP};
+	static const int others[] = {IPPROTO_DCCP, IPPROTO_L2TP, IPPROTO_SCTP, IPPROTO_RAW};
 	static const int protocols[] = {NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_KOBJECT_UEVENT, NETLINK_GENERIC};
-	static const int families[] = {AF_UNIX, AF_INET, AF_INET6};
-	int r = 0;
-	for (size_t i = 0; i < ARRAY_SIZE(families) && r == 0; i++)
-		r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, equals(0, (uint64_t)families[i]));
+	static const int families[] = {AF_INET, AF_INET6};
+	int r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1, equals(0, AF_UNIX));
+	for (size_t i = 0; i < ARRAY_SIZE(families) && r == 0; i++) {
+		for (size_t k = 0; k < ARRAY_SIZE(transports) && r == 0; k++)
+			r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2, equals(0, (uint64_t)families[i]),
+				equals(2, (uint64_t)transports[k]));
+		for (size_t k = 0; k < ARRAY_SIZE(others) && r == 0; k++)
+			r = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2, equals(0, (uint64_t)families[i]),
+				equals(2, (uint64_t)others[k]));
+	}
 	for (int family = 0; family < 64 && r == 0; family++)
 		if (family != AF_UNIX && family != AF_INET && family != AF_INET6 && family != AF_NETLINK)
 			r = seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, equals(0, (uint64_t)family));
@@ -145,6 +186,8 @@ static int add_rules(scmp_filter_ctx f, unsigned flags)
 	} else if (r == 0) {
 		r = add_namespaces(f);
 	}
+	if (r == 0)
+		r = add_limits(f);
 	return r < 0 ? r : add_sockets(f);
 }
 

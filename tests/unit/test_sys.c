@@ -10,12 +10,14 @@
 #include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -128,6 +130,33 @@ static int try_sockets(void)
 	EXPECT(11, syscall(SYS_socket, 0x100000000L | AF_PACKET, SOCK_RAW, 0), EAFNOSUPPORT);
 	int pair[2];
 	EXPECT(12, socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	EXPECT(13, socket(AF_INET, SOCK_STREAM, IPPROTO_TCP), 0);
+	EXPECT(14, socket(AF_INET6, SOCK_DGRAM, IPPROTO_UDP), 0);
+	EXPECT(15, socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP), EPROTONOSUPPORT);
+	EXPECT(16, syscall(SYS_socket, AF_INET6, SOCK_SEQPACKET, 0x100000000L | IPPROTO_SCTP), EPROTONOSUPPORT);
+	EXPECT(17, socket(AF_INET, SOCK_DCCP, IPPROTO_DCCP), EPROTONOSUPPORT);
+	EXPECT(18, socket(AF_INET, SOCK_RAW, IPPROTO_RAW), EPROTONOSUPPORT);
+	EXPECT(19, socket(AF_INET, SOCK_STREAM, 47), ENOSYS);
+	return 0;
+}
+
+static int try_limits(void)
+{
+	struct rlimit l = {64, 64}, one = {1, 1}, none = {0, 0}, much = {1 << 20, 1 << 20};
+	EXPECT(1, setrlimit(RLIMIT_NOFILE, &l), 0);
+	EXPECT(2, syscall(SYS_setrlimit, RLIMIT_NPROC, &l), 0);
+	/* What is told to have been done was not: this is what keeps the limit at 1. */
+	EXPECT(3, syscall(SYS_prlimit64, 0, RLIMIT_CORE, &none, NULL), 0);
+	EXPECT(4, syscall(SYS_setrlimit, RLIMIT_CORE, &much), 0);
+	EXPECT(5, syscall(SYS_setrlimit, 0x100000000L | RLIMIT_CORE, &none), 0);
+	EXPECT(6, syscall(SYS_prlimit64, 0x100000000L, 0x100000000L | RLIMIT_CORE, &none, NULL), 0);
+	EXPECT(7, getrlimit(RLIMIT_CORE, &l), 0);
+	if (l.rlim_cur != one.rlim_cur || l.rlim_max != one.rlim_max)
+		return 8;
+	EXPECT(9, prlimit(0, RLIMIT_NPROC, NULL, &l), 0);
+	EXPECT(10, prlimit(getppid(), RLIMIT_NOFILE, &l, NULL), ENOSYS);
+	EXPECT(11, prlimit(getpid(), RLIMIT_NOFILE, &l, NULL), ENOSYS);
+	EXPECT(12, syscall(SYS_prlimit64, -1, RLIMIT_NOFILE, &l, NULL), ENOSYS);
 	return 0;
 }
 
@@ -186,6 +215,15 @@ static void filter_allows_harmless_sockets_only(void **state)
 	assert_int_equal(under_filter(SECCOMP_NESTED_USERNS, try_sockets), 0);
 }
 
+static void filter_keeps_cores_off_and_limits_of_others(void **state)
+{
+	struct rlimit before, one = {1, 1};
+	assert_int_equal(getrlimit(RLIMIT_CORE, &before), 0);
+	assert_int_equal(setrlimit(RLIMIT_CORE, &one), 0);
+	assert_int_equal(under_filter(0, try_limits), 0);
+	assert_int_equal(under_filter(SECCOMP_NESTED_USERNS, try_limits), 0);
+}
+
 static void filter_allows_ordinary_work_and_ptrace(void **state)
 {
 	assert_int_equal(under_filter(0, try_ordinary_work), 0);
@@ -240,6 +278,7 @@ int main(void)
 		cmocka_unit_test(layout_refuses_paths_it_cannot_tell),
 		cmocka_unit_test(filter_refuses_what_it_must),
 		cmocka_unit_test(filter_allows_harmless_sockets_only),
+		cmocka_unit_test(filter_keeps_cores_off_and_limits_of_others),
 		cmocka_unit_test(filter_allows_ordinary_work_and_ptrace),
 		cmocka_unit_test(nested_filter_allows_user_namespaces),
 #ifdef __x86_64__
