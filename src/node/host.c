@@ -48,7 +48,7 @@ static int memory(struct host_memory *ret, void *arg)
 static int disk(struct host_disk *ret, void *arg)
 {
 	struct statvfs st;
-	uint64_t dirty, writeback;
+	uint64_t dirty = 0, writeback = 0;
 	cleanup_buf struct buf info = BUF_INIT;
 	if (statvfs(arg, &st) < 0)
 		return -errno;
