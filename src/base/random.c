@@ -23,10 +23,11 @@ void random_text(char *to, size_t n, const char *alphabet)
 {
 	size_t size = strlen(alphabet), limit = 256 - 256 % size;
 	for (size_t i = 0; i < n;) {
-		unsigned char c;
-		random_bytes(&c, 1);
-		if (c < limit)
-			to[i++] = alphabet[c % size];
+		unsigned char some[32];
+		random_bytes(some, sizeof(some));
+		for (size_t j = 0; j < sizeof(some) && i < n; j++)
+			if (some[j] < limit)
+				to[i++] = alphabet[some[j] % size];
 	}
 	to[n] = '\0';
 }

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 
 struct init {
 	struct guest_identity identity;
@@ -117,6 +118,8 @@ int main(int argc, char **argv)
 	log_setup("init", 2, LOG_INFO);
 	set_signals();
 	open_cgroup(&init.cgroup, argv + 2);
+	/* The time zone is found at the first use, in a file: here, where there is none, and not in one that the sandbox may have written. */
+	tzset();
 
 	int conn = -1, spawner = -1, r;
 	guest_park((int)listen_fd, &init.identity, &conn, &spawner);

@@ -55,7 +55,7 @@ void live_adopted(struct live *l, const struct box_handle *h, const struct error
 		abort();
 	l->s.handle = *h;
 	records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
-	live_watch(l);
+	live_watch(l, true);
 	live_log(LOG_INFO, l, "adopted");
 	live_resolved(l);
 }

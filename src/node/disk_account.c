@@ -92,7 +92,7 @@ static void set_brake(struct disk_entry *e, uint64_t bytes)
 		e->braked = bytes != BOX_NO_BRAKE;
 }
 
-int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b)
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted)
 {
 	if (d->n == d->cap) {
 		size_t cap = d->cap ? d->cap * 2 : 64;
@@ -103,7 +103,7 @@ int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b
 		d->cap = cap;
 	}
 	/* An adopted box may still be braked and frozen by the node before; the next look decides whether that still holds. */
-	*e = (struct disk_entry){.box = b, .at = d->n + 1, .braked = true, .frozen = true};
+	*e = (struct disk_entry){.box = b, .at = d->n + 1, .braked = adopted, .frozen = adopted};
 	d->entries[d->n++] = e;
 	return 0;
 }

@@ -61,8 +61,8 @@ struct disk_account *disk_account_new(const struct options *o, const struct host
 /* Takes NULL. */
 void disk_account_free(struct disk_account *d);
 
-/* A running box is watched from the next look on, which also undoes what a node before has braked and frozen. 0 or -ENOMEM. */
-int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b);
+/* A running box is watched from the next look on, which also undoes what a node before has braked and frozen (`adopted`). 0 or -ENOMEM. */
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted);
 /* Takes an entry that is not there, too. */
 void disk_account_remove(struct disk_account *d, struct disk_entry *e);
 

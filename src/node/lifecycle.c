@@ -238,13 +238,15 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, create_recorded, l);
 }
 
-void live_watch(struct live *l)
+void live_watch(struct live *l, bool adopted)
 {
 	struct node *n = l->node;
-	if (disk_account_add(n->disk, &l->disk, l->box) < 0)
+	if (disk_account_add(n->disk, &l->disk, l->box, adopted) < 0)
 		abort(); /* unwatched it could fill the host */
-	/* The account sleeps while there is nothing to watch. */
-	loop_timer_in(n->disk_timer, 0);
+	/* The account sleeps while there is nothing to watch. While it is calm and awake a new one changes nothing: how soon it looks again allows for writers
+	 * as fast as memory, and a look at all for each create would make creates slower the more sandboxes there are. */
+	if (adopted || !n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
+		loop_timer_in(n->disk_timer, 0);
 	node_arm_deadlines(n);
 }
 
@@ -259,7 +261,7 @@ static void running_recorded(const struct error *err, void *arg)
 		return;
 	}
 	sandbox_set_state(&l->s, SANDBOX_RUNNING);
-	live_watch(l);
+	live_watch(l, false);
 	live_log(LOG_INFO, l, "running (%s)", l->s.launch);
 	node_event(l->node, &l->s);
 	struct msg_sandbox m;

@@ -268,7 +268,8 @@ static void on_deadline(struct loop_timer *t, void *arg)
 void node_disk_tick(struct node *n)
 {
 	int64_t wait = disk_account_tick(n->disk);
-	if (wait != INT64_MAX && !n->leaving)
+	n->disk_awake = wait != INT64_MAX && !n->leaving;
+	if (n->disk_awake)
 		loop_timer_in(n->disk_timer, wait);
 }
 

@@ -115,6 +115,7 @@ struct node {
 	struct peer *front, *egress;
 	int waiting_front, waiting_egress; /* channels that came before ready; -1 */
 	struct loop_timer *deadline_timer, *disk_timer, *prune_timer, *stop_timer;
+	bool disk_awake;          /* disk_timer is set */
 	struct loop_fd *step_source;
 	int step_fd;              /* timerfd that is cancelled by a step of the wall clock */
 	int64_t clock_offset;     /* realtime - boottime, as what is shown was computed with */
@@ -146,7 +147,7 @@ struct live *live_new(struct node *n, struct sandbox *s);
 /* Out of the map, and freed. */
 void live_free(struct live *l);
 /* Running now: the disk account watches it, its deadline counts. */
-void live_watch(struct live *l);
+void live_watch(struct live *l, bool adopted);
 /* The box is gone: the result is recorded, then everybody is told. */
 void live_finish(struct live *l);
 /* log_write() with the ids of the sandbox and of the request that made it. */

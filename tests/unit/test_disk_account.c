@@ -168,7 +168,7 @@ static void world(uint64_t total_mib, uint64_t free_mib, size_t n)
 		b->freezes = true;
 		b->allowed = 0;
 		b->frozen = true;
-		assert_int_equal(disk_account_add(account, &b->entry, b), 0);
+		assert_int_equal(disk_account_add(account, &b->entry, b, true), 0);
 	}
 }
 

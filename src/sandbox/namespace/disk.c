@@ -215,8 +215,8 @@ static int make_image(struct host *h, const char *name, uint32_t size_mb, struct
 	return steal_fd(&to);
 }
 
-/* Has the file system read what the first writes need (bitmaps, inode tables, the journal): with direct I/O nothing of the image is in memory yet, and a
- * create would wait for the host's disk. A directory needs an inode and a block at once; the overlay makes some in work, people make files in upper. */
+/* Has the file system read what the first writes need (bitmaps, inode tables): with direct I/O nothing of the image is in memory yet, and a
+ * create would wait for the host's disk. The overlay makes directories in work and temporary files, people make files in upper. */
 static void warm(int root)
 {
 	static const char *const dirs[] = {"work", "upper"};
@@ -246,15 +246,16 @@ int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, st
 		return device;
 	}
 	int r = d.mount = mount_loop(d.loop, err);
-	if (r >= 0)
+	if (r >= 0) {
+		warm(d.mount); /* with the ids of the disk: the mapped mount knows no root of the host */
 		r = mount_idmap(d.mount, userns, err);
+	}
 	if (r >= 0)
 		r = d.root = open_root(d.mount, err);
 	if (r < 0) {
 		disk_drop(h, &d);
 		return r;
 	}
-	warm(d.root);
 	*ret = d;
 	return 0;
 }
