@@ -135,10 +135,67 @@ static int fork_spawner(int conn)
 	return ends[0];
 }
 
+/* A file of the sandbox's own disk, as people expect it: a plain one that root there may change. A link that the template has in its place goes. */
+static int write_file(const char *path, struct str text)
+{
+	struct stat st;
+	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && unlink(path) < 0)
+		return -errno;
+	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return -errno;
+	return fd_write_all(fd, text.p, text.n);
+}
+
+/* What programs expect of a fresh /run and of /tmp. */
+static int make_places(void)
+{
+	int r = make_dir("/run/lock", 01777);
+	if (r == 0 && chmod("/run/lock", 01777) < 0)
+		r = -errno;
+	if (r == 0)
+		r = make_dir("/tmp", 01777);
+	return r;
+}
+
+/* Standard descriptors were the host's /dev/null; from here on they are the sandbox's. */
+static int own_standard_descriptors(void)
+{
+	cleanup_fd int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	for (int i = 0; i < 3; i++)
+		if (fd < 0 || dup2(fd, i) < 0)
+			return -errno;
+	return 0;
+}
+
+/* From the small root of a parked init to that of the sandbox, which stands at /new. */
+static void enter_sandbox(int conn)
+{
+	int r = chdir("/new") < 0 ? -errno : enter_root();
+	if (r < 0)
+		give_up(conn, "the sandbox's root", r);
+	if ((r = make_places()) < 0)
+		give_up(conn, "/run and /tmp", r);
+	if ((r = own_standard_descriptors()) < 0)
+		give_up(conn, "/dev/null", r);
+}
+
+/* The files that the claim will fill: made while nobody waits, because the first write to a file of the template copies it to the sandbox's disk. */
+static void touch_identity(int conn)
+{
+	static const char *const files[] = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/machine-id"};
+	int r = make_dir("/etc", 0755);
+	for (size_t i = 0; i < ARRAY_SIZE(files) && r == 0; i++)
+		r = write_file(files[i], STR(""));
+	if (r < 0)
+		give_up(conn, "files of /etc", r);
+}
+
 /* Answers until the claim comes; its views point into storage. */
-static struct msg_claim wait_for_claim(int conn, char *storage, int *ret_spawner, uint64_t *ret_request)
+static struct msg_claim wait_for_claim(int conn, char *storage, int *ret_spawner, bool *ret_entered, uint64_t *ret_request)
 {
 	int spawner = -1;
+	bool entered = false;
 	for (;;) {
 		struct msg_header h;
 		union msg_any any;
@@ -153,8 +210,14 @@ static struct msg_claim wait_for_claim(int conn, char *storage, int *ret_spawner
 			say(conn, MSG_ID_parked, &(struct msg_parked){0}, 0);
 		} else if (h.type == MSG_ID_ping) {
 			say(conn, MSG_ID_pong, &(struct msg_pong){0}, h.request);
+		} else if (h.type == MSG_ID_enter && spawner >= 0 && !entered) {
+			enter_sandbox(conn);
+			touch_identity(conn);
+			entered = true;
+			say(conn, MSG_ID_entered, &(struct msg_entered){0}, 0);
 		} else if (h.type == MSG_ID_claim && spawner >= 0) {
 			*ret_spawner = spawner;
+			*ret_entered = entered;
 			*ret_request = h.request;
 			return any.claim;
 		} else {
@@ -181,18 +244,6 @@ static int keep_identity(const struct msg_claim *c, struct guest_identity *id)
 	if (r == 0 && msg_has(c, claim, workdir))
 		r = copy_text(&id->workdir, c->workdir);
 	return r == 0 ? buf_add_str(&id->envs, c->envs.raw) : r;
-}
-
-/* A file of the sandbox's own disk, as people expect it: a plain one that root there may change. A link that the template has in its place goes. */
-static int write_file(const char *path, struct str text)
-{
-	struct stat st;
-	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && unlink(path) < 0)
-		return -errno;
-	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return -errno;
-	return fd_write_all(fd, text.p, text.n);
 }
 
 static int write_hosts(const struct msg_claim *c)
@@ -231,27 +282,6 @@ static int write_identity(const struct msg_claim *c, int boot_id)
 	if (r == 0)
 		r = write_line("/etc/machine-id", "", c->machine_id);
 	return r;
-}
-
-/* What programs expect of a fresh /run and of /tmp. */
-static int make_places(void)
-{
-	int r = make_dir("/run/lock", 01777);
-	if (r == 0 && chmod("/run/lock", 01777) < 0)
-		r = -errno;
-	if (r == 0)
-		r = make_dir("/tmp", 01777);
-	return r;
-}
-
-/* Standard descriptors were the host's /dev/null; from here on they are the sandbox's. */
-static int own_standard_descriptors(void)
-{
-	cleanup_fd int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	for (int i = 0; i < 3; i++)
-		if (fd < 0 || dup2(fd, i) < 0)
-			return -errno;
-	return 0;
 }
 
 static int load_filter(struct str filter)
@@ -303,18 +333,14 @@ int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid,
 	return r < 0 ? error_errno(err, r, "capabilities") : 0;
 }
 
-static void take_over(int conn, int boot_id, int spawner, const struct msg_claim *c)
+static void take_over(int conn, int boot_id, int spawner, bool entered, const struct msg_claim *c)
 {
 	struct error err = {0};
-	int r = chdir("/new") < 0 ? -errno : enter_root();
-	if (r < 0)
-		give_up(conn, "the sandbox's root", r);
+	int r;
+	if (!entered)
+		enter_sandbox(conn);
 	if ((r = write_identity(c, boot_id)) < 0)
 		give_up(conn, "files of /etc", r);
-	if ((r = make_places()) < 0)
-		give_up(conn, "/run and /tmp", r);
-	if ((r = own_standard_descriptors()) < 0)
-		give_up(conn, "/dev/null", r);
 	if ((r = spawner_confine(spawner, c, &err)) < 0 || (r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) < 0)
 		give_up(conn, err.message, r);
 }
@@ -337,11 +363,12 @@ void guest_park(int listen_fd, struct guest_identity *ret, int *ret_conn, int *r
 	if (r < 0 || (r = enter_root()) < 0)
 		give_up(conn, "parking", r);
 	umask(022);
-	struct msg_claim c = wait_for_claim(conn, storage, &spawner, &request);
+	bool entered = false;
+	struct msg_claim c = wait_for_claim(conn, storage, &spawner, &entered, &request);
 	if ((r = keep_identity(&c, ret)) < 0)
 		give_up(conn, "identity", r);
 	ret->claim_request = request;
-	take_over(conn, boot_id, spawner, &c);
+	take_over(conn, boot_id, spawner, entered, &c);
 	close(boot_id);
 	free(storage);
 	*ret_conn = conn;

@@ -124,6 +124,8 @@ enum {
 #define MSG_FIELDS_spawner(F)                /* sent by the spawner itself; its host pid is in the datagram's credentials */
 #define MSG_FIELDS_attached(F)               /* node: the spawner is in the work cgroup now */
 #define MSG_FIELDS_parked(F)                 /* init: ready to be claimed */
+#define MSG_FIELDS_enter(F)                  /* node: the root of a template stands at /new; it is most likely the one of the claim to come */
+#define MSG_FIELDS_entered(F)                /* init: it is the root now */
 #define MSG_FIELDS_claim(F)                                                                                  \
 	F(claim, 1, STR, sandbox, 32, REQUIRED)                                                              \
 	F(claim, 2, STR, template, 64, REQUIRED)                                                             \
@@ -168,11 +170,13 @@ enum {
 	M(80, claim, MSG_TO_INIT, 0)                                                                         \
 	M(81, attached, MSG_TO_INIT, 0)                                                                      \
 	M(82, ping, MSG_TO_INIT, 0)                                                                          \
+	M(83, enter, MSG_TO_INIT, 0)                                                                          \
 	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
 	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
 	M(92, parked, MSG_FROM_INIT, 0)                                                                      \
 	M(93, claimed, MSG_FROM_INIT, 0)                                                                     \
-	M(94, pong, MSG_FROM_INIT, 0)
+	M(94, pong, MSG_FROM_INIT, 0)                                                                        \
+	M(95, entered, MSG_FROM_INIT, 0)
 
 enum timeout_mode {
 	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */

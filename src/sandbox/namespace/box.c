@@ -438,7 +438,8 @@ static int claim_parked(struct box *b)
 {
 	struct host *h = b->backend->host;
 	for (int i = 0; i < CREATE_TRIES; i++) {
-		struct slot *s = pool_take(b->backend->pool);
+		const struct box_spec *spec = &b->order.claim.spec;
+		struct slot *s = pool_take(b->backend->pool, spec->layers, spec->n_layers, spec->disk_mb);
 		if (!s)
 			return 1;
 		int r = slot_claim(h, s, &b->order.claim, &b->error);
@@ -486,6 +487,25 @@ static void create_work(void *arg)
 	}
 }
 
+static void rest_work(void *arg)
+{
+	struct slot_rest *rest = arg;
+	slot_rest_close(rest);
+}
+
+/* What a create has left open is closed behind it. */
+static void close_rest(struct box *b)
+{
+	struct slot_rest *rest = b->slot->rest.n ? malloc(sizeof(*rest)) : NULL;
+	if (!rest)
+		return; /* the end of the slot closes them */
+	*rest = b->slot->rest;
+	if (workq_push(b->backend->cleaners, b->backend->loop, rest_work, free, rest) < 0)
+		free(rest);
+	else
+		b->slot->rest.n = 0;
+}
+
 static void create_done(void *arg)
 {
 	struct box *b = arg;
@@ -500,6 +520,7 @@ static void create_done(void *arg)
 		return;
 	}
 	set_state(b, BOX_STARTING);
+	close_rest(b);
 	if (watch(b, &err) < 0 || loop_timer_in(b->timer, CLAIM_SECONDS * NS_PER_S) < 0)
 		fail(b, &err);
 }

@@ -2,7 +2,6 @@
 #include "sandbox/namespace/host.h"
 #include "sandbox/space.h"
 #include "base/cleanup.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "sys/mounts.h"
 
@@ -14,10 +13,16 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
-enum { MASTERS_MAX = 64 };
+enum {
+	MASTERS_MAX = 64,
+	PENDING_LITTLE = 4 << 20,
+	ROOM_LEAST = 1 << 30,
+	ROOM_SHARE = 5, /* percent above the reserve */
+};
 
 struct master {
 	uint32_t size_mb;
@@ -295,11 +300,23 @@ void disk_leave(struct disk *d)
 	d->mount = d->root = -1;
 }
 
+/* What is dirty in a disk that is thrown away need not be written, and on a full host could not be. But the kernel reports a file system that is shut down
+ * as a failure, on the console too, which holds everybody up: where little is pending and there is room, an unmount is cheaper. */
+static bool must_shut_down(const struct host *h, const struct disk *d)
+{
+	struct box_space space;
+	struct statvfs fs;
+	if (space_read(d->loop, d->root, d->root, &space) < 0 || space.pending > PENDING_LITTLE || fstatvfs(h->disks, &fs) < 0)
+		return true;
+	uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize, total = (uint64_t)fs.f_blocks * fs.f_frsize;
+	return room < ROOM_LEAST || room < total / 100 * (uint64_t)(h->options->disk_reserve + ROOM_SHARE);
+}
+
 void disk_drop(struct host *h, struct disk *d)
 {
 	if (!d->name[0])
 		return;
-	if (d->root >= 0)
+	if (d->root >= 0 && must_shut_down(h, d))
 		space_shutdown(d->root);
 	disk_leave(d);
 	unlinkat(h->disks, d->name, 0);

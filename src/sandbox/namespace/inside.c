@@ -205,30 +205,33 @@ static int assemble(struct host *h, struct slot *s, const int *layers, size_t n_
 	return r;
 }
 
-void inside_rest_close(struct inside_rest *r)
+int inside_size_memory(struct host *h, struct slot *s, bool entered, struct error *err)
 {
-	while (r->n)
-		close(r->fds[--r->n]);
+	int r = enter(h, s, err);
+	if (r < 0)
+		return r;
+	r = size_memory(s->limits.memory, entered ? "/dev/shm" : "/new/dev/shm", entered ? "/run" : "/new/run", err);
+	leave(h);
+	return r;
 }
 
-int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct inside_rest *rest, struct error *err)
+int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err)
 {
-	*rest = (struct inside_rest){0};
+	struct slot_rest *rest = &s->rest;
 	cleanup_fd int userns = process_namespace(s->pid, "user");
 	if (userns < 0)
 		return error_errno(err, userns, "user namespace of slot %u", s->number);
 	for (size_t i = 0; i < n_layers; i++) {
-		int fd = layers_clone(h, layers[i], userns, err);
+		int fd = layers_clone(h, layers[i], userns, &s->root.layers[i], err);
 		if (fd < 0)
 			return fd;
 		rest->fds[rest->n++] = fd;
 	}
+	s->root.n = n_layers;
 	int r = enter(h, s, err);
 	if (r < 0)
 		return r;
 	r = assemble(h, s, rest->fds, n_layers, err);
-	if (r == 0 && s->limits.memory != (uint64_t)h->options->sandbox_memory << 20)
-		r = size_memory(s->limits.memory, "/new/dev/shm", "/new/run", err);
 	leave(h);
 	/* The sandbox's root keeps the mount; what the node needs of it goes through disk.root. */
 	rest->fds[rest->n++] = steal_fd(&s->disk.mount);

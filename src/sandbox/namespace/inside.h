@@ -14,14 +14,10 @@ struct slot;
 
 /* While parked: /dev, /sys, the masks over /proc and /sys, in the parked init's own small root. */
 int inside_park(struct host *h, struct slot *s, struct error *err);
-/* Detached mounts that have served. Closing one waits for the kernel's other CPUs: to be done when nobody waits for us. */
-struct inside_rest {
-	int fds[BOX_MAX_LAYERS + 1];
-	size_t n;
-};
-void inside_rest_close(struct inside_rest *r);
-
-/* The template's layers and the disk become the root at /new, and proc, sys, dev, run move there. Takes the disk's mount. *rest is filled on failure too. */
-int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct inside_rest *rest, struct error *err);
+/* The template's layers and the disk become the root at /new, and proc, sys, dev, run move there. Fills s->root. Takes the disk's mount; it and the layers'
+ * go to s->rest, on failure too. */
+int inside_root(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
+/* Sizes of the memory file systems, by s->limits; `entered`: below the sandbox's root already, not below /new. */
+int inside_size_memory(struct host *h, struct slot *s, bool entered, struct error *err);
 
 #endif

@@ -226,7 +226,17 @@ static int add(struct host *h, const char *path, struct layer **ret, struct erro
 	return 0;
 }
 
-int layers_clone(struct host *h, const char *path, int userns, struct error *err)
+int layers_number(struct host *h, const char *path)
+{
+	struct layers *l = h->layers;
+	pthread_mutex_lock(&l->lock);
+	const struct layer *y = map_get(&l->by_path, str_of(path));
+	int r = y && is_same(y) ? (int)y->number : -ENOENT;
+	pthread_mutex_unlock(&l->lock);
+	return r;
+}
+
+int layers_clone(struct host *h, const char *path, int userns, unsigned *ret_number, struct error *err)
 {
 	struct layers *l = h->layers;
 	char at[512];
@@ -241,8 +251,10 @@ int layers_clone(struct host *h, const char *path, int userns, struct error *err
 		forget_stale(h);
 		r = add(h, path, &y, err);
 	}
-	if (r == 0)
+	if (r == 0) {
 		place(at, h, y->number);
+		*ret_number = y->number;
+	}
 	pthread_mutex_unlock(&l->lock);
 	if (r < 0)
 		return r;

@@ -1,5 +1,6 @@
 #include "sandbox/namespace/pool.h"
 #include "sandbox/namespace/host.h"
+#include "sandbox/namespace/recipes.h"
 #include "sandbox/namespace/slot.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -8,13 +9,18 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
 	NUMBERS = 65536,
 	BACK_OFF_FIRST_MS = 250,
 	BACK_OFF_MOST_MS = 30000,
 	WINDOW_MS = 1000, /* takes are counted over this long */
+	PATIENCE_MS = 25, /* a pool that is half full is not filled while creates are coming in: they want the processors and the kernel's locks */
+	NICE = 5,
 };
 
 struct pool {
@@ -31,7 +37,8 @@ struct pool {
 	unsigned parked;
 	unsigned taken;      /* in the current window */
 	double wanted;       /* the target, decaying from the last peak */
-	int64_t window_end;
+	int64_t window_end, last_take;
+	struct recipes recipes;
 };
 
 int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err)
@@ -64,6 +71,7 @@ void slot_pool_free(struct pool *p)
 	pthread_cond_destroy(&p->wake);
 	pthread_cond_destroy(&p->opened);
 	pthread_mutex_destroy(&p->lock);
+	recipes_done(&p->recipes);
 	free(p->used);
 	free(p);
 }
@@ -127,19 +135,49 @@ static void resize(struct pool *p)
 	p->wanted = MAX(p->wanted * 0.95, (double)p->taken);
 	p->wanted = MIN(MAX(p->wanted, (double)o->pool_min), (double)o->pool_max);
 	p->taken = 0;
+	recipes_decay(&p->recipes);
 	p->window_end = now + WINDOW_MS * NS_PER_MS;
+}
+
+static struct slot *unlink_slot(struct pool *p, struct slot **at)
+{
+	struct slot *s = *at;
+	*at = s->next;
+	if (!*at)
+		p->last = at;
+	p->parked--;
+	return s;
 }
 
 static struct slot *pop(struct pool *p)
 {
-	struct slot *s = p->first;
-	if (s) {
-		p->first = s->next;
-		if (!p->first)
-			p->last = &p->first;
-		p->parked--;
-	}
-	return s;
+	return p->first ? unlink_slot(p, &p->first) : NULL;
+}
+
+/* The first slot with that root (without one: NULL). */
+static struct slot *pop_with(struct pool *p, const struct slot_root *root)
+{
+	for (struct slot **at = &p->first; *at; at = &(*at)->next)
+		if (root ? slot_root_eq(&(*at)->root, root) : (*at)->root.n == 0)
+			return unlink_slot(p, at);
+	return NULL;
+}
+
+/* The first slot whose root is another. */
+static struct slot *pop_misfit(struct pool *p, const struct slot_root *root)
+{
+	for (struct slot **at = &p->first; *at; at = &(*at)->next)
+		if ((*at)->root.n && !slot_root_eq(&(*at)->root, root))
+			return unlink_slot(p, at);
+	return NULL;
+}
+
+static unsigned count_dressed(const struct pool *p)
+{
+	unsigned n = 0;
+	for (const struct slot *s = p->first; s; s = s->next)
+		n += s->root.n > 0;
+	return n;
 }
 
 static void push(struct pool *p, struct slot *s)
@@ -157,62 +195,167 @@ static void wait_ms(struct pool *p, int64_t ms)
 	pthread_cond_timedwait(&p->wake, &p->lock, &t);
 }
 
-/* Without the lock held. */
-static int prepare_one(struct pool *p, int number, struct slot **ret, struct error *err)
+/* What the filler works by, looked up without the lock. */
+struct plan {
+	size_t n; /* layers of the favourite; 0: none */
+	char *layers[BOX_MAX_LAYERS];
+	struct slot_root root;
+	unsigned wanted, bare;
+};
+
+static void plan_done(struct plan *plan)
 {
-	struct slot *s = slot_new((unsigned)number);
-	if (!s) {
-		pool_give_number(p, (unsigned)number);
-		return error_errno(err, -ENOMEM, "slot");
+	while (plan->n)
+		free(plan->layers[--plan->n]);
+}
+
+/* Lets the lock go meanwhile. */
+static void make_plan(struct pool *p, struct plan *plan)
+{
+	const struct recipe *f = p->recipes.favourite;
+	*plan = (struct plan){.wanted = (unsigned)(p->wanted + 0.5)};
+	plan->bare = recipes_bare(&p->recipes, plan->wanted);
+	for (; f && plan->n < f->n; plan->n++)
+		if (!(plan->layers[plan->n] = str_dup(str_of(f->layers[plan->n])))) {
+			plan_done(plan);
+			break;
+		}
+	if (!plan->n)
+		return;
+	pthread_mutex_unlock(&p->lock);
+	slot_root_of(p->host, (const char *const *)plan->layers, plan->n, &plan->root);
+	pthread_mutex_lock(&p->lock);
+}
+
+/* One more of the parked may have the favourite's root. */
+static bool may_dress(const struct pool *p, const struct plan *plan)
+{
+	return plan->n && count_dressed(p) + plan->bare < plan->wanted;
+}
+
+/* Without the lock held; the slot is gone on failure. */
+static int dress(struct pool *p, struct slot *s, const struct plan *plan)
+{
+	struct error err = {0};
+	int r = slot_dress(p->host, s, (const char *const *)plan->layers, plan->n, &err);
+	if (r < 0) {
+		log_warn("slot %u cannot be given its root: %s", s->number, err.message);
+		p->discard(s, p->arg);
 	}
-	int r = slot_prepare(p->host, s, err);
-	if (r < 0)
+	return r;
+}
+
+/* Without the lock held. */
+static int prepare_one(struct pool *p, int number, struct slot **ret)
+{
+	struct error err = {0};
+	struct slot *s = slot_new((unsigned)number);
+	int r = s ? slot_prepare(p->host, s, &err) : error_errno(&err, -ENOMEM, "slot");
+	if (r == 0) {
+		*ret = s;
+		return 0;
+	}
+	log_warn("slot %d cannot be prepared: %s", number, err.message);
+	if (s)
 		p->discard(s, p->arg);
 	else
-		*ret = s;
+		pool_give_number(p, (unsigned)number);
 	return r;
 }
 
 /* One more slot; the lock is let go meanwhile. Returns the ms to wait before the next. */
-static int64_t fill(struct pool *p, int64_t back_off)
+static int64_t fill(struct pool *p, const struct plan *plan, int64_t back_off)
 {
-	struct error err = {0};
 	struct slot *s = NULL;
+	bool dressed = may_dress(p, plan);
 	int number = take_number(p);
 	if (number < 0)
 		return WINDOW_MS;
 	pthread_mutex_unlock(&p->lock);
-	int r = prepare_one(p, number, &s, &err);
-	if (r < 0)
-		log_warn("slot %d cannot be prepared: %s", number, err.message);
+	int r = prepare_one(p, number, &s), worn = r == 0 && dressed ? dress(p, s, plan) : 0;
 	pthread_mutex_lock(&p->lock);
-	if (r < 0)
+	if (worn < 0)
+		recipes_forget_favourite(&p->recipes);
+	if (r < 0 || worn < 0)
 		return back_off ? MIN(back_off * 2, (int64_t)BACK_OFF_MOST_MS) : BACK_OFF_FIRST_MS;
 	push(p, s);
 	return 0;
+}
+
+/* A slot without a root gets the favourite's. */
+static void dress_parked(struct pool *p, const struct plan *plan)
+{
+	struct slot *s = pop_with(p, NULL);
+	pthread_mutex_unlock(&p->lock);
+	int r = dress(p, s, plan);
+	pthread_mutex_lock(&p->lock);
+	if (r == 0)
+		push(p, s);
+	else
+		recipes_forget_favourite(&p->recipes);
+}
+
+static void discard_one(struct pool *p, struct slot *s)
+{
+	pthread_mutex_unlock(&p->lock);
+	p->discard(s, p->arg);
+	pthread_mutex_lock(&p->lock);
+	wait_ms(p, WINDOW_MS / 4); /* without haste: it costs the running ones something */
+}
+
+/* What is parked but should be something else: with a root that nobody asks for, or too many with one. */
+static struct slot *pop_unwanted(struct pool *p, const struct plan *plan)
+{
+	struct slot *s = pop_misfit(p, &plan->root);
+	if (s)
+		return s;
+	unsigned bare = p->parked - count_dressed(p);
+	if (p->parked > plan->wanted + plan->wanted / 4 + 1)
+		return bare > plan->bare ? pop_with(p, NULL) : pop(p);
+	return bare + plan->wanted / 4 < plan->bare ? pop_with(p, &plan->root) : NULL;
+}
+
+/* The ms to wait before filling; 0: now. */
+static int64_t patience(const struct pool *p, unsigned wanted)
+{
+	int64_t quiet = (clock_monotonic() - p->last_take) / NS_PER_MS;
+	return p->parked * 2 >= wanted && quiet < PATIENCE_MS ? PATIENCE_MS - quiet : 0;
+}
+
+/* With the lock held. */
+static void fill_or_tidy(struct pool *p, int64_t *back_off)
+{
+	struct plan plan;
+	struct slot *s;
+	int64_t wait;
+	make_plan(p, &plan);
+	if (p->closing)
+		;
+	else if ((wait = patience(p, plan.wanted)))
+		wait_ms(p, wait);
+	else if (p->parked < plan.wanted) {
+		*back_off = fill(p, &plan, *back_off);
+		if (*back_off)
+			wait_ms(p, *back_off);
+	} else if ((s = pop_unwanted(p, &plan)))
+		discard_one(p, s);
+	else if (may_dress(p, &plan) && count_dressed(p) < p->parked)
+		dress_parked(p, &plan);
+	else
+		wait_ms(p, WINDOW_MS);
+	plan_done(&plan);
 }
 
 static void *filler(void *arg)
 {
 	struct pool *p = arg;
 	int64_t back_off = 0;
+	/* Behind those whom somebody waits for. Not far behind: it takes locks of the kernel that they want too. */
+	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	pthread_mutex_lock(&p->lock);
 	while (!p->closing) {
 		resize(p);
-		unsigned wanted = (unsigned)(p->wanted + 0.5);
-		if (p->parked < wanted) {
-			back_off = fill(p, back_off);
-			if (back_off)
-				wait_ms(p, back_off);
-		} else if (p->parked > wanted + wanted / 4 + 1) {
-			struct slot *s = pop(p);
-			pthread_mutex_unlock(&p->lock);
-			p->discard(s, p->arg);
-			pthread_mutex_lock(&p->lock);
-			wait_ms(p, WINDOW_MS / 4); /* a quiet pool shrinks without haste */
-		} else {
-			wait_ms(p, WINDOW_MS);
-		}
+		fill_or_tidy(p, &back_off);
 	}
 	pthread_mutex_unlock(&p->lock);
 	return NULL;
@@ -238,14 +381,27 @@ void pool_wait_open(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-struct slot *pool_take(struct pool *p)
+static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root)
 {
+	pthread_mutex_lock(&p->lock);
+	recipes_ask(&p->recipes, layers, n_layers);
+	struct slot *s = root->n ? pop_with(p, root) : NULL;
+	if (!s)
+		s = pop_with(p, NULL);
+	p->taken++;
+	p->last_take = clock_monotonic();
+	pthread_cond_signal(&p->wake);
+	pthread_mutex_unlock(&p->lock);
+	return s;
+}
+
+struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb)
+{
+	struct slot_root root = {0};
+	if (disk_mb == p->host->options->sandbox_disk)
+		slot_root_of(p->host, layers, n_layers, &root);
 	for (;;) {
-		pthread_mutex_lock(&p->lock);
-		struct slot *s = pop(p);
-		p->taken++;
-		pthread_cond_signal(&p->wake);
-		pthread_mutex_unlock(&p->lock);
+		struct slot *s = take_one(p, layers, n_layers, &root);
 		if (!s || !process_ended(s->pidfd))
 			return s;
 		log_warn("the parked init of slot %u had ended", s->number);

@@ -8,6 +8,8 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 struct host;
 struct slot;
@@ -28,8 +30,8 @@ bool pool_number_used(struct pool *p, unsigned number);
 int pool_open(struct pool *p);
 /* Waits until the leftovers of an earlier run are gone: no slot may be made before. */
 void pool_wait_open(struct pool *p);
-/* A parked slot whose init is alive, or NULL. */
-struct slot *pool_take(struct pool *p);
+/* A parked slot whose init is alive, or NULL. With the root of these layers already, or without one; disk_mb: of the disk that is wanted. */
+struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb);
 /* Stops the filler and discards what is parked. */
 void pool_close(struct pool *p);
 

@@ -2,6 +2,7 @@
 #include "sandbox/namespace/birth.h"
 #include "sandbox/namespace/host.h"
 #include "sandbox/namespace/inside.h"
+#include "sandbox/namespace/layers.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -285,21 +286,60 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 	return say(s, MSG_ID_claim, &m, err);
 }
 
+void slot_rest_close(struct slot_rest *r)
+{
+	while (r->n)
+		close(r->fds[--r->n]);
+}
+
+void slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret)
+{
+	ret->n = 0;
+	for (size_t i = 0; i < n_layers; i++) {
+		int number = layers_number(h, layers[i]);
+		if (number < 0)
+			return;
+		ret->layers[i] = (unsigned)number;
+	}
+	ret->n = n_layers;
+}
+
+bool slot_root_eq(const struct slot_root *a, const struct slot_root *b)
+{
+	return a->n == b->n && memcmp(a->layers, b->layers, a->n * sizeof(a->layers[0])) == 0;
+}
+
+int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err)
+{
+	cleanup_free char *storage = malloc(MSG_MAX);
+	union msg_any any;
+	pid_t sender;
+	if (!storage)
+		return error_errno(err, -ENOMEM, "slot");
+	int r = host_enter(h, err);
+	if (r == 0)
+		r = inside_root(h, s, layers, n_layers, err);
+	if (r == 0)
+		r = say(s, MSG_ID_enter, &(struct msg_enter){0}, err);
+	if (r == 0)
+		r = expect(s, storage, MSG_ID_entered, &any, &sender, err);
+	slot_rest_close(&s->rest);
+	return r;
+}
+
 int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
+	bool dressed = s->root.n;
 	if (process_ended(s->pidfd))
 		return error_set(err, -ESRCH, 500, "the parked init of slot %u has ended", s->number);
 	int r = host_enter(h, err);
 	if (r == 0)
 		r = adjust(h, s, &c->spec, err);
-	if (r < 0)
-		return r;
-	struct inside_rest rest;
-	r = inside_root(h, s, c->spec.layers, c->spec.n_layers, &rest, err);
-	if (r == 0)
-		r = send_claim(h, s, c, err);
-	inside_rest_close(&rest);
-	return r;
+	if (r == 0 && !dressed)
+		r = inside_root(h, s, c->spec.layers, c->spec.n_layers, err);
+	if (r == 0 && s->limits.memory != (uint64_t)h->options->sandbox_memory << 20)
+		r = inside_size_memory(h, s, dressed, err);
+	return r == 0 ? send_claim(h, s, c, err) : r;
 }
 
 int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
@@ -379,6 +419,7 @@ void slot_leave(struct slot *s)
 	if (!s)
 		return;
 	disk_leave(&s->disk);
+	slot_rest_close(&s->rest);
 	if (s->has_net)
 		network_slot_done(&s->net);
 	if (s->conn >= 0)
@@ -407,6 +448,7 @@ void slot_kill(struct host *h, struct slot *s)
 void slot_release(struct host *h, struct slot *s)
 {
 	slot_kill(h, s);
+	slot_rest_close(&s->rest);
 	disk_drop(h, &s->disk);
 	if (s->has_socket)
 		unlinkat(h->control, s->name, 0);

@@ -9,6 +9,19 @@
 
 struct host;
 
+/* Mounted images, by the numbers of layers.h. n = 0: none. */
+struct slot_root {
+	size_t n;
+	unsigned layers[BOX_MAX_LAYERS];
+};
+
+/* Detached mounts that have served. Closing one waits for the kernel's other CPUs: to be done when nobody waits for us. */
+struct slot_rest {
+	size_t n;
+	int fds[BOX_MAX_LAYERS + 1];
+};
+void slot_rest_close(struct slot_rest *r);
+
 struct slot {
 	struct slot *next;   /* for the pool's list */
 	unsigned number;
@@ -22,6 +35,8 @@ struct slot {
 	struct net_slot net;
 	struct disk disk;
 	struct cgroup_limits limits; /* of the work group, as set */
+	struct slot_root root;       /* what its init has entered already, while parked */
+	struct slot_rest rest;
 };
 
 /* An empty slot, owning nothing yet. NULL without memory. */
@@ -29,11 +44,17 @@ struct slot *slot_new(unsigned number);
 /* Makes all parts with default limits, up to an init that says it is parked. On failure what was made is there still: slot_release(). */
 int slot_prepare(struct host *h, struct slot *s, struct error *err);
 
+/* Gives a prepared slot its root ahead of the claim. On failure: slot_release(). */
+int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
+/* What slot_dress() of these layers gives; n = 0 when it cannot be known, because one is not mounted (yet, or its file was replaced). */
+void slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret);
+bool slot_root_eq(const struct slot_root *a, const struct slot_root *b);
+
 struct slot_claim {
 	struct box_spec spec; /* views live as long as the claim */
 	char hostname[65], boot_id[37], machine_id[33];
 };
-/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. */
+/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root and size of disk. */
 int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
 /* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s.
