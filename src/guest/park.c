@@ -336,12 +336,14 @@ int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid,
 static void take_over(int conn, int boot_id, int spawner, bool entered, const struct msg_claim *c)
 {
 	struct error err = {0};
-	int r;
 	if (!entered)
 		enter_sandbox(conn);
+	int r = spawner_confine(spawner, c, &err);
+	if (r < 0)
+		give_up(conn, err.message, r);
 	if ((r = write_identity(c, boot_id)) < 0)
 		give_up(conn, "files of /etc", r);
-	if ((r = spawner_confine(spawner, c, &err)) < 0 || (r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) < 0)
+	if ((r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) < 0 || (r = spawner_confined(spawner, &err)) < 0)
 		give_up(conn, err.message, r);
 }
 

@@ -208,6 +208,11 @@ int spawner_confine(int socket, const struct msg_claim *claim, struct error *err
 		return error_set(err, -EMSGSIZE, 500, "the seccomp filter is too long");
 	if (sendmsg(socket, &h, MSG_NOSIGNAL) < 0)
 		return error_errno(err, -errno, "asking the spawner to confine itself");
+	return 0;
+}
+
+int spawner_confined(int socket, struct error *err)
+{
 	struct {
 		int r;
 		char message[480];

@@ -164,14 +164,9 @@ static void create_failed(struct live *l, const struct error *err)
 	records_forget(l->node->records, &l->s, create_forgotten, f);
 }
 
-static void create_recorded(const struct error *err, void *arg)
+static void start_box(struct live *l)
 {
-	struct live *l = arg;
 	struct error why = {0};
-	if (err) {
-		create_failed(l, err);
-		return;
-	}
 	struct box_spec spec = {
 		.id = str_of(l->s.id), .template_id = str_of(l->s.template_id), .n_layers = l->n_layers, .cpu_count = l->s.cpu_count,
 		.memory_mb = l->s.memory_mb, .disk_mb = l->s.disk_mb, .pids = (uint32_t)l->node->options->sandbox_pids,
@@ -235,7 +230,10 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	memcpy(l->request, r->text, sizeof(l->request));
 	l->create = r;
 	live_log(LOG_INFO, l, "create from template %s (%s)", l->s.template_id, l->s.alias);
-	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, create_recorded, l);
+	/* Nobody waits for the intent: what a crash leaves of a create that no record names is swept like one whose record says creating. When the store is
+	 * broken, the record that the answer waits for fails too. */
+	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
+	start_box(l);
 }
 
 void live_watch(struct live *l, bool adopted)

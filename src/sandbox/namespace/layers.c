@@ -229,7 +229,8 @@ static int add(struct host *h, const char *path, struct layer **ret, struct erro
 int layers_number(struct host *h, const char *path)
 {
 	struct layers *l = h->layers;
-	pthread_mutex_lock(&l->lock);
+	if (pthread_mutex_trylock(&l->lock)) /* one is being mounted */
+		return -EBUSY;
 	const struct layer *y = map_get(&l->by_path, str_of(path));
 	int r = y && is_same(y) ? (int)y->number : -ENOENT;
 	pthread_mutex_unlock(&l->lock);

@@ -13,7 +13,8 @@ void layers_free(struct layers *l);
 /* A detached clone of the layer's mount, ids shifted to the user namespace. Mounts the image at first use and starts reading it in the background, so that
  * its pages belong to nobody's memory limit. A descriptor or -errno. The caller has entered the host. */
 int layers_clone(struct host *h, const char *path, int userns, unsigned *ret_number, struct error *err);
-/* The number that layers_clone() gives for the image that is at the path now, or -ENOENT: not mounted, or replaced since. Each mounted image has one of its own. */
+/* The number that layers_clone() gives for the image that is at the path now, or -ENOENT: not mounted, or replaced since. Each mounted image has one of its own. Does
+ * not wait: -EBUSY while an image is being mounted. */
 int layers_number(struct host *h, const char *path);
 
 #endif

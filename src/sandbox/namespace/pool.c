@@ -381,18 +381,31 @@ void pool_wait_open(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root)
+static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root, bool dressed)
 {
 	pthread_mutex_lock(&p->lock);
-	recipes_ask(&p->recipes, layers, n_layers);
 	struct slot *s = root->n ? pop_with(p, root) : NULL;
-	if (!s)
+	if (!s && !dressed)
 		s = pop_with(p, NULL);
-	p->taken++;
-	p->last_take = clock_monotonic();
-	pthread_cond_signal(&p->wake);
+	if (s || !dressed) {
+		recipes_ask(&p->recipes, layers, n_layers);
+		p->taken++;
+		p->last_take = clock_monotonic();
+		pthread_cond_signal(&p->wake);
+	}
 	pthread_mutex_unlock(&p->lock);
 	return s;
+}
+
+static struct slot *take(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root, bool dressed)
+{
+	for (;;) {
+		struct slot *s = take_one(p, layers, n_layers, root, dressed);
+		if (!s || !process_ended(s->pidfd))
+			return s;
+		log_warn("the parked init of slot %u had ended", s->number);
+		p->discard(s, p->arg);
+	}
 }
 
 struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb)
@@ -400,13 +413,14 @@ struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layer
 	struct slot_root root = {0};
 	if (disk_mb == p->host->options->sandbox_disk)
 		slot_root_of(p->host, layers, n_layers, &root);
-	for (;;) {
-		struct slot *s = take_one(p, layers, n_layers, &root);
-		if (!s || !process_ended(s->pidfd))
-			return s;
-		log_warn("the parked init of slot %u had ended", s->number);
-		p->discard(s, p->arg);
-	}
+	return take(p, layers, n_layers, &root, false);
+}
+
+struct slot *pool_take_dressed(struct pool *p, const char *const *layers, size_t n_layers)
+{
+	struct slot_root root;
+	slot_root_of(p->host, layers, n_layers, &root);
+	return root.n ? take(p, layers, n_layers, &root, true) : NULL;
 }
 
 void pool_close(struct pool *p)

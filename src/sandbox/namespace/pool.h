@@ -32,6 +32,8 @@ int pool_open(struct pool *p);
 void pool_wait_open(struct pool *p);
 /* A parked slot whose init is alive, or NULL. With the root of these layers already, or without one; disk_mb: of the disk that is wanted. */
 struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb);
+/* One that has the root already, or NULL; does not wait. */
+struct slot *pool_take_dressed(struct pool *p, const char *const *layers, size_t n_layers);
 /* Stops the filler and discards what is parked. */
 void pool_close(struct pool *p);
 

@@ -342,6 +342,18 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 	return r == 0 ? send_claim(h, s, c, err) : r;
 }
 
+bool slot_is_usual(const struct host *h, const struct box_spec *spec)
+{
+	const struct options *o = h->options;
+	return spec->internet && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu &&
+		spec->disk_mb == o->sandbox_disk;
+}
+
+int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
+{
+	return send_claim(h, s, c, err);
+}
+
 int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 {
 	char name[sizeof(s->disk.name)];

@@ -57,6 +57,10 @@ struct slot_claim {
 /* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root and size of disk. */
 int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
+/* Is the spec, but for its root, what parked slots are made for? Then slot_claim_dressed() does, which does not wait and needs no worker. */
+bool slot_is_usual(const struct host *h, const struct box_spec *spec);
+int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
+
 /* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s.
  * -ESRCH: it is dead. On failure: slot_release(). */
 int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err);
