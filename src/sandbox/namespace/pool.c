@@ -19,7 +19,8 @@ enum {
 	BACK_OFF_FIRST_MS = 250,
 	BACK_OFF_MOST_MS = 30000,
 	WINDOW_MS = 1000, /* takes are counted over this long */
-	PATIENCE_MS = 25, /* a pool that is half full is not filled while creates are coming in: they want the processors and the kernel's locks */
+	PATIENCE_MS = 25, /* a pool that is half full is not filled while creates are coming in: they want the
+			     processors and the kernel's locks */
 	NICE = 5,
 };
 
@@ -35,13 +36,14 @@ struct pool {
 	unsigned next;       /* where the search for a free number goes on */
 	struct slot *first, **last;
 	unsigned parked;
-	unsigned taken;      /* in the current window */
-	double wanted;       /* the target, decaying from the last peak */
+	unsigned taken; /* in the current window */
+	double wanted;  /* the target, decaying from the last peak */
 	int64_t window_end, last_take;
 	struct recipes recipes;
 };
 
-int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err)
+int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret,
+	struct error *err)
 {
 	struct pool *p = calloc(1, sizeof(*p));
 	if (!p || !(p->used = calloc(NUMBERS, 1))) {
@@ -78,7 +80,8 @@ void slot_pool_free(struct pool *p)
 
 static int take_number(struct pool *p)
 {
-	/* Round robin: a number rests for long before it is used again, so what the kernel still winds down of it is gone. */
+	/* Round robin: a number rests for long before it is used again, so what the kernel still winds down
+	 * of it is gone. */
 	for (unsigned i = 0; i < p->host->capacity; i++) {
 		unsigned n = (p->next + i) % p->host->capacity;
 		if (p->used[n])
@@ -350,7 +353,8 @@ static void *filler(void *arg)
 {
 	struct pool *p = arg;
 	int64_t back_off = 0;
-	/* Behind those whom somebody waits for. Not far behind: it takes locks of the kernel that they want too. */
+	/* Behind those whom somebody waits for. Not far behind: it takes locks of the kernel that they want
+	 * too. */
 	setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
 	pthread_mutex_lock(&p->lock);
 	while (!p->closing) {
@@ -381,7 +385,8 @@ void pool_wait_open(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root, bool dressed)
+static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers,
+	const struct slot_root *root, bool dressed)
 {
 	pthread_mutex_lock(&p->lock);
 	struct slot *s = root->n ? pop_with(p, root) : NULL;
@@ -397,7 +402,8 @@ static struct slot *take_one(struct pool *p, const char *const *layers, size_t n
 	return s;
 }
 
-static struct slot *take(struct pool *p, const char *const *layers, size_t n_layers, const struct slot_root *root, bool dressed)
+static struct slot *take(struct pool *p, const char *const *layers, size_t n_layers,
+	const struct slot_root *root, bool dressed)
 {
 	for (;;) {
 		struct slot *s = take_one(p, layers, n_layers, root, dressed);
