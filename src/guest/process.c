@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
+#define COMMAND_OOM_SCORE "500"
+
 /* Lists */
 
 static void list_remove(struct process **first, struct process **last, struct process *p)
@@ -320,6 +322,18 @@ static void start_failed(struct process *p, const struct spawn_result *r)
 	process_free(p);
 }
 
+/*
+ * Any command is killed for want of memory before the spawner, whose score node has set lower. Not by the process itself: before it executes, its files in
+ * /proc belong to the machine's root, because our program cannot be read from inside. One that cannot be read either keeps the spawner's.
+ */
+static void offer_to_oom_killer(const struct process *p)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "%d/oom_score_adj", p->pid);
+	if (!p->reaped)
+		file_write_value(p->all->envd->proc, path, STR(COMMAND_OOM_SCORE));
+}
+
 static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 {
 	struct process *p = arg;
@@ -330,6 +344,7 @@ static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 	}
 	cleanup_buf struct buf out = BUF_INIT;
 	p->state = PROCESS_RUNNING;
+	offer_to_oom_killer(p);
 	process_start_event(p, &out);
 	process_send(p, buf_str(&out));
 	/* Its deadline passed while it was being started. */

@@ -14,13 +14,20 @@ struct spawn {
 	void *arg;
 	struct spawn_head head;
 	struct buf body;
-	int fds[SPAWN_MAX_FDS]; /* the first is the child's end of the status pipe; closed once sent */
+	/* The first is the child's end of the status pipe, -1 once sent; the others, and the body, are kept until the process exists. */
+	int fds[SPAWN_MAX_FDS];
 	size_t n_fds;
 	int status;
 	struct loop_fd *watch;
 	struct buf in; /* records not yet whole */
-	bool sent, has_pid, over;
+	bool sent, heard /* anything on the status pipe */, has_pid;
+	/* After it got lost: how often it was asked for again, when not before, and until when (CLOCK_BOOTTIME). */
+	unsigned tries;
+	int64_t not_before, give_up;
 };
+
+/* Doubled with each try: 1.3 s in all. */
+#define FIRST_PAUSE (20 * NS_PER_MS)
 
 struct spawner {
 	struct loop *loop;
@@ -29,6 +36,7 @@ struct spawner {
 	int socket; /* -1 = there is no spawner now */
 	struct loop_fd *watch;
 	struct loop_timer *patience; /* runs while there is none */
+	struct loop_timer *again;    /* runs while one waits to be asked for again */
 	struct spawn *first, *last;  /* in the order of asking: waiting and starting ones */
 	size_t count;
 };
@@ -44,15 +52,24 @@ static void unlink_spawn(struct spawn *p)
 static void close_fds(struct spawn *p)
 {
 	for (size_t i = 0; i < p->n_fds; i++)
-		close(p->fds[i]);
+		if (p->fds[i] >= 0)
+			close(p->fds[i]);
 	p->n_fds = 0;
+}
+
+static void close_status(struct spawn *p)
+{
+	loop_fd_del(p->watch);
+	p->watch = NULL;
+	if (p->status >= 0)
+		close(steal_fd(&p->status));
+	if (p->fds[0] >= 0)
+		close(steal_fd(&p->fds[0]));
 }
 
 static void spawn_free(struct spawn *p)
 {
-	loop_fd_del(p->watch);
-	if (p->status >= 0)
-		close(p->status);
+	close_status(p);
 	close_fds(p);
 	buf_done(&p->body);
 	buf_done(&p->in);
@@ -119,15 +136,20 @@ static void lose_spawner(struct spawner *s)
 	s->ops->died(s->arg);
 }
 
-/* Sends what waits, in order. */
+/* Sends what waits, in order, but for those that have to wait a moment yet. */
 static void flush(struct spawner *s)
 {
 	if (s->socket < 0)
 		return;
 	uint32_t events = EPOLLIN;
+	int64_t now = clock_boottime(), next = INT64_MAX;
 	for (struct spawn *p = s->first; p; p = p->next) {
 		if (p->sent)
 			continue;
+		if (p->not_before > now) {
+			next = MIN(next, p->not_before);
+			continue;
+		}
 		int r = send_request(p);
 		if (r == -EAGAIN) {
 			events |= EPOLLOUT;
@@ -136,10 +158,16 @@ static void flush(struct spawner *s)
 		if (r < 0)
 			break; /* the watch tells of its end */
 		p->sent = true;
-		close_fds(p);
-		buf_done(&p->body);
+		close(steal_fd(&p->fds[0]));
 	}
 	loop_fd_set(s->watch, events);
+	if (next < INT64_MAX)
+		loop_timer_at(s->again, next);
+}
+
+static void on_again(struct loop_timer *t, void *arg)
+{
+	flush(arg);
 }
 
 static void on_socket(struct loop_fd *w, uint32_t events, void *arg)
@@ -176,8 +204,11 @@ struct spawner *spawner_new(struct loop *l, const struct spawner_ops *ops, void 
 		return NULL;
 	*s = (struct spawner){.loop = l, .ops = ops, .arg = arg, .socket = -1};
 	s->patience = loop_timer_new(l, on_impatient, s);
-	if (s->patience)
+	s->again = loop_timer_new(l, on_again, s);
+	if (s->patience && s->again)
 		return s;
+	loop_timer_free(s->patience);
+	loop_timer_free(s->again);
 	free(s);
 	return NULL;
 }
@@ -214,6 +245,7 @@ void spawner_free(struct spawner *s)
 	if (s->socket >= 0)
 		close(s->socket);
 	loop_timer_free(s->patience);
+	loop_timer_free(s->again);
 	free(s);
 }
 
@@ -236,6 +268,43 @@ static bool next_record(struct spawn *p, struct spawn_record *ret, struct str *r
 	return true;
 }
 
+static void on_status(struct loop_fd *w, uint32_t events, void *arg);
+
+/* The status pipe and its watch. */
+static int open_status(struct spawn *p)
+{
+	int ends[2];
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	p->status = ends[0];
+	p->fds[0] = ends[1];
+	/* Only our end: the writer must not lose a record. */
+	fd_set_nonblock(p->status, true);
+	p->watch = loop_fd_add(p->spawner->loop, p->status, EPOLLIN, on_status, p);
+	return p->watch ? 0 : -errno;
+}
+
+/*
+ * Nothing of the request has run, so it can be asked for again: after a moment, in which the memory of who was killed is given back, or by the next spawner.
+ * False when that was done often enough.
+ */
+static bool ask_again(struct spawn *p)
+{
+	int64_t now = clock_boottime();
+	if (p->tries == 0)
+		p->give_up = now + SPAWN_PATIENCE_MS * NS_PER_MS;
+	if (p->tries == SPAWN_MAX_TRIES || now >= p->give_up)
+		return false;
+	close_status(p);
+	if (open_status(p) < 0)
+		return false;
+	p->not_before = now + (FIRST_PAUSE << p->tries++);
+	p->sent = p->heard = false;
+	buf_clear(&p->in);
+	flush(p->spawner);
+	return true;
+}
+
 static void end_of_status(struct spawn *p)
 {
 	if (p->head.kind == SPAWN_COMMAND && p->has_pid)
@@ -243,14 +312,29 @@ static void end_of_status(struct spawn *p)
 				  0}); /* closed by exec; or killed before it, which the exit status tells */
 	else if (p->has_pid)
 		fail(p, CONNECT_UNAVAILABLE, STR("the process that served the request was killed"));
-	else
+	else if (p->heard || !ask_again(p))
 		fail(p, CONNECT_UNAVAILABLE,
-			STR("the process could not be started: the one that starts them was killed (out of "
-			    "memory?); it is started again"));
+			STR("the process could not be started, nor when it was tried again: it, or the one "
+			    "that starts it, was killed before (out of memory?)"));
 }
 
-/* Reads what is there. Frees p at the end of the stream and on the last record. False when p is gone. */
-static bool read_status(struct spawn *p)
+/* The process exists: nobody else needs what it was given. */
+static void on_pid(struct spawn *p, pid_t pid)
+{
+	p->has_pid = true;
+	close_fds(p);
+	buf_done(&p->body);
+	p->ops->pid(p, pid, p->arg);
+}
+
+static void on_failed(struct spawn *p, const struct spawn_record *rec, struct str message)
+{
+	bool known = rec->value > 0 && rec->value <= CONNECT_UNAUTHENTICATED;
+	fail(p, known ? (enum connect_code)rec->value : CONNECT_INTERNAL, message);
+}
+
+/* Reads what is there. At the end of the stream and on the last record p is freed, or asked for again. */
+static void read_status(struct spawn *p)
 {
 	for (;;) {
 		char *at = buf_reserve(&p->in, 512);
@@ -258,29 +342,28 @@ static bool read_status(struct spawn *p)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)
-			return true;
+			return;
+		/* What it said cannot be known then. */
+		p->heard |= !at || n != 0;
 		if (n <= 0) {
 			end_of_status(p);
-			return false;
+			return;
 		}
 		buf_commit(&p->in, (size_t)n);
 		struct spawn_record rec;
 		struct str bytes;
 		while (next_record(p, &rec, &bytes)) {
 			if (rec.kind == SPAWN_PID && !p->has_pid && rec.value > 1) {
-				p->has_pid = true;
-				p->ops->pid(p, rec.value, p->arg);
-			} else if (rec.kind == SPAWN_FAILED) {
-				fail(p,
-					rec.value > 0 && rec.value <= CONNECT_UNAUTHENTICATED
-						? (enum connect_code)rec.value
-						: CONNECT_INTERNAL,
-					bytes);
-				return false;
+				on_pid(p, rec.value);
+			} else if (rec.kind == SPAWN_AGAIN && !p->has_pid && ask_again(p)) {
+				return;
+			} else if (rec.kind == SPAWN_AGAIN || rec.kind == SPAWN_FAILED) {
+				on_failed(p, &rec, bytes);
+				return;
 			} else if (rec.kind == SPAWN_SERVED) {
 				finish(p,
 					&(struct spawn_result){.keep_alive = rec.value == 1, .rest = bytes});
-				return false;
+				return;
 			}
 		}
 	}
@@ -306,26 +389,10 @@ static struct spawn *spawn_alloc(struct spawner *s, const struct spawn_head *hea
 	struct spawn *p = malloc(sizeof(*p));
 	if (!p)
 		return NULL;
-	*p = (struct spawn){.spawner = s, .ops = ops, .arg = arg, .head = *head, .body = *body, .status = -1};
+	*p = (struct spawn){.spawner = s, .ops = ops, .arg = arg, .head = *head, .body = *body, .status = -1, .fds = {-1}, .n_fds = 1};
 	*body = BUF_INIT;
 	p->head.length = (uint32_t)buf_len(&p->body);
 	return p;
-}
-
-/* The status pipe and its watch; the child's end goes first. */
-static int open_status(struct spawn *p)
-{
-	int ends[2];
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return -errno;
-	p->status = ends[0];
-	memmove(p->fds + 1, p->fds, p->n_fds * sizeof(int));
-	p->fds[0] = ends[1];
-	p->n_fds++;
-	/* Only our end: the writer must not lose a record. */
-	fd_set_nonblock(p->status, true);
-	p->watch = loop_fd_add(p->spawner->loop, p->status, EPOLLIN, on_status, p);
-	return p->watch ? 0 : -errno;
 }
 
 struct spawn *spawn_new(struct spawner *s, const struct spawn_head *head, struct buf *body, const int *fds,
@@ -344,8 +411,8 @@ struct spawn *spawn_new(struct spawner *s, const struct spawn_head *head, struct
 		errno = -r;
 		return NULL;
 	}
-	memcpy(p->fds, fds, n_fds * sizeof(int));
-	p->n_fds = n_fds;
+	memcpy(p->fds + 1, fds, n_fds * sizeof(int));
+	p->n_fds += n_fds;
 	r = open_status(p);
 	if (r == 0 && buf_len(&p->body) > SPAWN_MAX_INLINE)
 		r = body_to_memfd(p);

@@ -3,7 +3,8 @@
  *
  * PID 1 never forks for a request and never waits: a request goes to the spawner as one datagram with descriptors, the first of which is the writing end of a
  * pipe. The new process writes its pid there before anything else, then either why it failed, or nothing (the end closes at exec), or what a file worker has
- * to tell. So the pid is always readable before the process can be reaped, and a request that got lost shows as an end of file without a pid.
+ * to tell. So the pid is always readable before the process can be reaped, and a request that got lost shows as an end of file without a pid. Of such a
+ * request nothing has run: it is asked for again, a few times, before it fails.
  */
 #ifndef CUBICLE_GUEST_SPAWN_H
 #define CUBICLE_GUEST_SPAWN_H
@@ -44,6 +45,7 @@ struct spawn_head {
 enum spawn_record_kind {
 	SPAWN_PID = 1, /* value = pid */
 	SPAWN_FAILED,  /* value = enum connect_code; a message follows */
+	SPAWN_AGAIN,   /* the same instead of a pid, when it may be better in a moment */
 	SPAWN_SERVED,  /* value = 1 when the connection may be used again; bytes read beyond the request follow */
 };
 struct spawn_record {
@@ -61,7 +63,8 @@ struct spawner_ops {
 	void (*died)(void *arg);
 };
 
-enum { SPAWN_PATIENCE_MS = 5000, SPAWN_MAX_WAITING = 1024 };
+/* A request that got lost is asked for again at most so often, and not later than SPAWN_PATIENCE after it got lost first. */
+enum { SPAWN_PATIENCE_MS = 5000, SPAWN_MAX_TRIES = 6, SPAWN_MAX_WAITING = 1024 };
 
 /* NULL without memory. */
 struct spawner *spawner_new(struct loop *l, const struct spawner_ops *ops, void *arg);

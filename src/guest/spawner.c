@@ -23,14 +23,12 @@ struct request {
 	size_t n_fds;
 };
 
-static void put_record(int status, enum spawn_record_kind kind, int value, struct str bytes)
+/* Takes no memory of ours: it has to work when there is none. 0 or -errno (-ENOMEM: the pipe's page is charged to the sandbox). */
+static int put_record(int status, enum spawn_record_kind kind, int value, struct str bytes)
 {
-	struct spawn_record r = {kind, value, (uint32_t)bytes.n};
-	cleanup_buf struct buf whole = BUF_INIT;
-	buf_add(&whole, &r, sizeof(r));
-	buf_add_str(&whole, bytes);
-	if (!whole.failed)
-		fd_write_all(status, buf_str(&whole).p, buf_len(&whole));
+	struct spawn_record h = {kind, value, (uint32_t)bytes.n};
+	int r = fd_write_all(status, &h, sizeof(h));
+	return r == 0 && bytes.n ? fd_write_all(status, bytes.p, bytes.n) : r;
 }
 
 void spawn_fail(int status, enum connect_code code, const char *fmt, ...)
@@ -89,7 +87,9 @@ static _Noreturn void run_child(struct request *q, int socket)
 	int status = q->fds[0];
 	close(socket);
 	signal(SIGPIPE, SIG_IGN);
-	put_record(status, SPAWN_PID, getpid(), STR(""));
+	/* Without the pid nobody would know of it, and it will be asked for again: it must not run. */
+	if (put_record(status, SPAWN_PID, getpid(), STR("")) < 0)
+		_exit(127);
 	char *body = body_of(q);
 	if (!body)
 		spawn_fail(
@@ -115,7 +115,8 @@ static void start(struct request *q, int socket)
 	snprintf(text, sizeof(text),
 		e == EAGAIN ? "the sandbox's limit of processes is reached" : "cannot start a process: %s",
 		strerror(e));
-	put_record(q->fds[0], SPAWN_FAILED, CONNECT_RESOURCE_EXHAUSTED, str_of(text));
+	/* Memory of processes that have just been killed comes back. */
+	put_record(q->fds[0], e == ENOMEM ? SPAWN_AGAIN : SPAWN_FAILED, CONNECT_RESOURCE_EXHAUSTED, str_of(text));
 }
 
 static void confine(struct request *q, int socket)
@@ -131,7 +132,14 @@ static void confine(struct request *q, int socket)
 		_exit(1);
 }
 
-/* One request: false at end of file. */
+static void close_fds(struct request *q)
+{
+	for (size_t i = 0; i < q->n_fds; i++)
+		close(q->fds[i]);
+	q->n_fds = 0;
+}
+
+/* One request: false at end of file. Without any descriptor when not all of them could be taken. */
 static bool receive(int socket, struct request *q)
 {
 	union {
@@ -155,6 +163,8 @@ static bool receive(int socket, struct request *q)
 		q->n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 		memcpy(q->fds, CMSG_DATA(c), q->n_fds * sizeof(int));
 	}
+	if (h.msg_flags & MSG_CTRUNC)
+		close_fds(q);
 	return true;
 }
 
@@ -185,10 +195,9 @@ void spawner_run(int socket)
 	while (receive(socket, &q)) {
 		if (q.head.kind == SPAWN_CONFINE)
 			confine(&q, socket);
-		else
+		else if (q.n_fds)
 			start(&q, socket);
-		for (size_t i = 0; i < q.n_fds; i++)
-			close(q.fds[i]);
+		close_fds(&q);
 	}
 	_exit(0);
 }

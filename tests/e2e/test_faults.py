@@ -92,6 +92,33 @@ def test_082_out_of_memory_leaves_the_agent_alive(sandbox):
     sandbox.files.write("still", b"works")
 
 
+def test_commands_go_on_at_once_after_out_of_memory(sandbox):
+    for _ in range(3):
+        with pytest.raises(CommandExitException):
+            sandbox.commands.run("python3 -c 'x = bytearray(8 << 30)'", timeout=120)
+        for i in range(20):
+            assert sandbox.commands.run(f"echo alive {i}").stdout == f"alive {i}\n"
+        sandbox.files.write("still", b"works")
+    scores = sandbox.commands.run("sleep 0.5; cat /proc/self/oom_score_adj; cat /proc/$(pgrep cubicle-spawn)/oom_score_adj", user="root").stdout.split()
+    assert scores == ["500", "400"], "commands are killed before what starts them"
+
+
+def test_commands_go_on_at_once_after_everything_was_killed(sandbox):
+    """Root inside kills what starts commands too."""
+    for i in range(5):
+        with pytest.raises(Exception):
+            sandbox.commands.run("kill -9 -1; kill -9 $$", user="root")
+        assert sandbox.commands.run(f"echo alive {i}").stdout == f"alive {i}\n"
+        sandbox.files.write("still", b"works")
+
+
+def test_a_command_that_waits_for_a_dying_starter_runs_once(sandbox):
+    for i in range(3):
+        sandbox.commands.run("starter=$(pgrep cubicle-spawn); kill -STOP $starter; (sleep 1; kill -9 $starter) >/dev/null 2>&1 &", user="root")
+        assert sandbox.commands.run(f"echo ran >> ran{i}; echo alive {i}").stdout == f"alive {i}\n"
+        assert sandbox.files.read(f"ran{i}") == "ran\n"
+
+
 def test_a_fork_bomb_is_contained(sandbox):
     handle = sandbox.commands.run("python3 -c '\nimport os\nwhile True:\n try:\n  os.fork()\n except OSError:\n  pass\n'", background=True, timeout=8)
     time.sleep(2)

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -908,22 +909,68 @@ class Memory(unittest.TestCase):
         status, _, body = self.envd.connect().get("/metrics")
         self.assertEqual((status, json.loads(body)["mem_total"]), (200, 64 << 20))
 
+    def test_commands_go_on_at_once(self):
+        for _ in range(3):
+            self.assertIn("oom_killed", self.envd.run_argv(["/usr/bin/python3", "-c", "x = bytearray(100 << 20)"])[2]["error"])
+            for i in range(20):
+                self.assertEqual(self.envd.run("echo %d" % i)[::2], (b"%d\n" % i, {"exitCode": 0, "exited": True, "status": "exit status 0"}))
+
 
 class Spawner(Case):
     def test_death_of_the_spawner(self):
-        os.kill(self.envd.spawner, signal.SIGKILL)
-        # Until its end is noticed a call would still be given to it, and lost.
-        line = self.envd.process.stderr.readline()
-        new = int(line.split()[1])
-        self.assertEqual(self.envd.run("echo again")[0], b"again\n")
-        # A stopped one starts nothing; when it dies the call gets an error, and the next one works.
-        os.kill(new, signal.SIGSTOP)
-        s = self.envd.start(["/bin/echo", "lost"])
-        time.sleep(0.2)
-        os.kill(new, signal.SIGKILL)
-        self.assertEqual(s.error()["code"], "unavailable")
+        """Whatever it was given and did not start is given to the next one."""
+        for i in range(30):
+            os.kill(self.envd.spawner, signal.SIGKILL)
+            self.assertEqual(self.envd.run("echo %d" % i)[0], b"%d\n" % i)
+            self.next_spawner()
+
+    def next_spawner(self):
+        self.envd.spawner = int(self.envd.process.stderr.readline().split()[1])
+
+    def test_death_with_many_starts_in_flight(self):
+        fds = self.envd.fds()
+        with tempfile.TemporaryDirectory() as d:
+            for deaths in (1, 3):
+                os.kill(self.envd.spawner, signal.SIGSTOP)
+                big = "x" * 100000  # more than fits a datagram: goes as a file
+                streams = [self.envd.start(["/bin/sh", "-c", "cat; echo ran >> %s/%d-%d" % (d, deaths, i)], stdin=True, envs={"BIG": big} if i % 5 == 0 else {}) for i in range(50)]
+                for n in range(deaths):
+                    time.sleep(0.1)
+                    os.kill(self.envd.spawner, signal.SIGKILL)
+                    self.next_spawner()
+                for i, s in enumerate(streams):
+                    self.send(s.started(), b"%d" % i)
+                    self.envd.unary("CloseStdin", {"process": {"pid": s.pid}})
+                    out, _, end = s.finish()
+                    self.assertEqual((out, end["exitCode"]), (b"%d" % i, 0))
+                    self.assertEqual(lines_of("%s/%d-%d" % (d, deaths, i)), ["ran\n"])
+                    s.close()
+        until(lambda: self.envd.fds() <= fds)
+
+    def test_deaths_while_many_are_started(self):
+        """Each runs once, or fails and did not run."""
+        with tempfile.TemporaryDirectory() as d:
+            streams = []
+            for i in range(200):
+                streams.append(self.envd.start(["/bin/sh", "-c", "echo ran >> %s/%d" % (d, i)]))
+                if i % 20 == 10:
+                    os.kill(self.envd.spawner, signal.SIGKILL)
+                    self.next_spawner()
+            for i, s in enumerate(streams):
+                self.assertEqual(s.finish()[2].get("exitCode"), 0)
+                self.assertEqual(lines_of("%s/%d" % (d, i)), ["ran\n"])
+                s.close()
+        until(lambda: list(self.envd.children()) == [self.envd.spawner])
+
+    def test_any_command_is_killed_before_the_spawner(self):
+        def score(pid):
+            with open("/proc/%s/oom_score_adj" % pid) as f:
+                return int(f.read())
+        s = self.envd.start(["/bin/sleep", "100"])
+        self.assertEqual(score(s.started()), 500)
+        self.assertLess(score(self.envd.spawner), 500)
+        self.signal(s.pid)
         s.close()
-        self.assertEqual(self.envd.run("echo again")[0], b"again\n")
 
     def test_deadline_while_nothing_can_be_started(self):
         s = self.envd.start(["/bin/true"])

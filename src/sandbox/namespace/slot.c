@@ -22,7 +22,7 @@
 
 enum {
 	ANSWER_SECONDS = 10,
-	OOM_SCORE_WORK = 500,
+	OOM_SCORE_SPAWNER = 400, /* killed before anything of the host's, after any command (COMMAND_OOM_SCORE in guest/process.c) */
 	AGENT_MB = 128, /* PID 1's own reserve: nothing that happens in work can take it */
 	AGENT_PIDS = 32,
 	REMOVE_TRIES = 2000, /* of a ms each */
@@ -149,7 +149,7 @@ int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error 
 		return r;
 	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
 	char score[8];
-	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE_WORK);
+	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE_SPAWNER);
 	r = file_write_value(AT_FDCWD, path, str_n(score, (size_t)n));
 	return r < 0 ? error_errno(err, r, "%s", path) : 0;
 }
