@@ -45,7 +45,7 @@ _Noreturn void spawner_run(int socket);
  * Asks a spawner that was forked before the claim to confine itself (guest_confine() in its process), and waits for its answer, which may be asked for later: both
  * take their time. Blocking; for guest_park(). 0 or negative errno with *err.
  */
-int spawner_confine(int socket, const struct msg_claim *claim, struct error *err);
+int spawner_confine(int socket, struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err);
 int spawner_confined(int socket, struct error *err);
 
 /* park.c: what a claimed process gives up: bounding set, setuid when asked, seccomp filter. Applies to the caller. 0 or negative errno with *err. */

@@ -180,6 +180,64 @@ static void enter_sandbox(int conn)
 		give_up(conn, "/dev/null", r);
 }
 
+static int load_filter(struct str filter)
+{
+	if (filter.n % sizeof(struct sock_filter))
+		return -EINVAL;
+	struct sock_filter *copy = malloc(filter.n); /* a message has no alignment */
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, filter.p, filter.n);
+	struct sock_fprog prog = {.len = (unsigned short)(filter.n / sizeof(*copy)), .filter = copy};
+	int r = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0 ? -errno : 0;
+	free(copy);
+	return r;
+}
+
+static int lower_capabilities(uint64_t drop)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2];
+	if (syscall(SYS_capget, &header, data) < 0)
+		return -errno;
+	for (int i = 0; i < 2; i++) {
+		uint32_t keep = ~(uint32_t)(drop >> (32 * i));
+		data[i].effective &= keep;
+		data[i].permitted &= keep;
+		data[i].inheritable = 0;
+	}
+	return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
+}
+
+static int give_up_capabilities(struct msg_list drop_caps, bool no_setuid, struct str filter, struct error *err)
+{
+	struct str rest = drop_caps.raw, item;
+	uint64_t drop = 0, cap;
+	while (msg_list_next(&rest, &item)) {
+		if (str_to_u64(item, &cap) < 0 || cap > 63)
+			return error_set(err, -EINVAL, 500, "'%.*s' is no capability", STR_FMT(item));
+		/* A kernel that does not know it has nothing to drop. */
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
+			return error_errno(err, -errno, "bounding set");
+		drop |= UINT64_C(1) << cap;
+	}
+	if (no_setuid && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return error_errno(err, -errno, "no_new_privs");
+	/* While SYS_ADMIN is still held: without it the kernel takes a filter only together with no_new_privs, and sudo inside must work. */
+	int r = filter.n ? load_filter(filter) : 0;
+	if (r < 0)
+		return error_errno(err, r, "seccomp filter");
+	r = lower_capabilities(drop);
+	return r < 0 ? error_errno(err, r, "capabilities") : 0;
+}
+
+int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)
+{
+	if (!seccomp.n)
+		return error_set(err, -EINVAL, 500, "a seccomp filter is needed");
+	return give_up_capabilities(drop_caps, no_setuid, seccomp, err);
+}
+
 /* The files that the claim will fill: made while nobody waits, because the first write to a file of the template copies it to the sandbox's disk. */
 static void touch_identity(int conn)
 {
@@ -189,6 +247,19 @@ static void touch_identity(int conn)
 		r = write_file(files[i], STR(""));
 	if (r < 0)
 		give_up(conn, "files of /etc", r);
+}
+
+/* Ahead of the claim: the root, and the filter, which takes the kernel a while to compile. */
+static void prepare(int conn, int spawner, const struct msg_enter *m)
+{
+	struct error err = {0};
+	int r;
+	enter_sandbox(conn);
+	touch_identity(conn);
+	if ((r = spawner_confine(spawner, m->seccomp, m->drop_caps, false, &err)) < 0 || (r = spawner_confined(spawner, &err)) < 0)
+		give_up(conn, err.message, r);
+	if ((r = load_filter(m->seccomp)) < 0)
+		give_up(conn, "seccomp filter", r);
 }
 
 /* Answers until the claim comes; its views point into storage. */
@@ -211,8 +282,7 @@ static struct msg_claim wait_for_claim(int conn, char *storage, int *ret_spawner
 		} else if (h.type == MSG_ID_ping) {
 			say(conn, MSG_ID_pong, &(struct msg_pong){0}, h.request);
 		} else if (h.type == MSG_ID_enter && spawner >= 0 && !entered) {
-			enter_sandbox(conn);
-			touch_identity(conn);
+			prepare(conn, spawner, &any.enter);
 			entered = true;
 			say(conn, MSG_ID_entered, &(struct msg_entered){0}, 0);
 		} else if (h.type == MSG_ID_claim && spawner >= 0) {
@@ -284,66 +354,23 @@ static int write_identity(const struct msg_claim *c, int boot_id)
 	return r;
 }
 
-static int load_filter(struct str filter)
-{
-	struct sock_filter *copy = malloc(filter.n); /* a message has no alignment */
-	if (!copy)
-		return -ENOMEM;
-	memcpy(copy, filter.p, filter.n);
-	struct sock_fprog prog = {.len = (unsigned short)(filter.n / sizeof(*copy)), .filter = copy};
-	int r = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0 ? -errno : 0;
-	free(copy);
-	return r;
-}
-
-static int lower_capabilities(uint64_t drop)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2];
-	if (syscall(SYS_capget, &header, data) < 0)
-		return -errno;
-	for (int i = 0; i < 2; i++) {
-		uint32_t keep = ~(uint32_t)(drop >> (32 * i));
-		data[i].effective &= keep;
-		data[i].permitted &= keep;
-		data[i].inheritable = 0;
-	}
-	return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
-}
-
-int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)
-{
-	struct str rest = drop_caps.raw, item;
-	uint64_t drop = 0, cap;
-	while (msg_list_next(&rest, &item)) {
-		if (str_to_u64(item, &cap) < 0 || cap > 63)
-			return error_set(err, -EINVAL, 500, "'%.*s' is no capability", STR_FMT(item));
-		/* A kernel that does not know it has nothing to drop. */
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EINVAL)
-			return error_errno(err, -errno, "bounding set");
-		drop |= UINT64_C(1) << cap;
-	}
-	if (no_setuid && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		return error_errno(err, -errno, "no_new_privs");
-	/* While SYS_ADMIN is still held: without it the kernel takes a filter only together with no_new_privs, and sudo inside must work. */
-	int r = seccomp.n && seccomp.n % sizeof(struct sock_filter) == 0 ? load_filter(seccomp) : -EINVAL;
-	if (r < 0)
-		return error_errno(err, r, "seccomp filter");
-	r = lower_capabilities(drop);
-	return r < 0 ? error_errno(err, r, "capabilities") : 0;
-}
-
 static void take_over(int conn, int boot_id, int spawner, bool entered, const struct msg_claim *c)
 {
 	struct error err = {0};
-	if (!entered)
+	int r = 0;
+	if (!entered) {
 		enter_sandbox(conn);
-	int r = spawner_confine(spawner, c, &err);
+		r = spawner_confine(spawner, c->seccomp, c->drop_caps, c->no_setuid, &err);
+	}
 	if (r < 0)
 		give_up(conn, err.message, r);
 	if ((r = write_identity(c, boot_id)) < 0)
 		give_up(conn, "files of /etc", r);
-	if ((r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) < 0 || (r = spawner_confined(spawner, &err)) < 0)
+	if (entered)
+		r = give_up_capabilities(c->drop_caps, c->no_setuid, STR(""), &err);
+	else if ((r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) == 0)
+		r = spawner_confined(spawner, &err);
+	if (r < 0)
 		give_up(conn, err.message, r);
 }
 

@@ -202,15 +202,14 @@ void spawner_run(int socket)
 	_exit(0);
 }
 
-int spawner_confine(int socket, const struct msg_claim *claim, struct error *err)
+int spawner_confine(int socket, struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)
 {
-	struct spawn_head head = {
-		.kind = SPAWN_CONFINE, .flags = claim->no_setuid, .n_filter = (uint32_t)claim->seccomp.n};
-	head.length = (uint32_t)(claim->seccomp.n + claim->drop_caps.raw.n);
+	struct spawn_head head = {.kind = SPAWN_CONFINE, .flags = no_setuid, .n_filter = (uint32_t)seccomp.n};
+	head.length = (uint32_t)(seccomp.n + drop_caps.raw.n);
 	struct iovec iov[3] = {
 		{&head, sizeof(head)},
-		{(void *)(uintptr_t)claim->seccomp.p, claim->seccomp.n},
-		{(void *)(uintptr_t)claim->drop_caps.raw.p, claim->drop_caps.raw.n},
+		{(void *)(uintptr_t)seccomp.p, seccomp.n},
+		{(void *)(uintptr_t)drop_caps.raw.p, drop_caps.raw.n},
 	};
 	struct msghdr h = {.msg_iov = iov, .msg_iovlen = 3};
 	if (head.length > SPAWN_MAX_INLINE)

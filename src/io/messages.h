@@ -124,7 +124,10 @@ enum {
 #define MSG_FIELDS_spawner(F)                /* sent by the spawner itself; its host pid is in the datagram's credentials */
 #define MSG_FIELDS_attached(F)               /* node: the spawner is in the work cgroup now */
 #define MSG_FIELDS_parked(F)                 /* init: ready to be claimed */
-#define MSG_FIELDS_enter(F)                  /* node: the root of a template stands at /new; it is most likely the one of the claim to come */
+/* node: the root of a template stands at /new; it, and this filter, are most likely what the claim will ask for, and if not, there will be no claim */
+#define MSG_FIELDS_enter(F)                                                                                  \
+	F(enter, 1, STR, seccomp, 20480, REQUIRED)                                                           \
+	F(enter, 2, LIST, drop_caps, 1024, REQUIRED) /* of the spawner; PID 1 keeps them for its claim */
 #define MSG_FIELDS_entered(F)                /* init: it is the root now */
 #define MSG_FIELDS_claim(F)                                                                                  \
 	F(claim, 1, STR, sandbox, 32, REQUIRED)                                                              \

@@ -46,7 +46,7 @@ static const char *const allowed[] = {
 	"sched_getaffinity", "sched_getattr", "sched_getparam", "sched_getscheduler", "sched_rr_get_interval", "sched_setaffinity",
 	"sched_setattr", "sched_setparam", "sched_setscheduler", "sched_yield", "seccomp", "select", "semctl", "semget", "semop",
 	"semtimedop", "sendfile", "sendmmsg", "sendmsg", "sendto", "set_mempolicy", "set_mempolicy_home_node", "set_robust_list",
-	"set_thread_area", "set_tid_address", "setfsgid", "setfsuid", "setgid", "setgroups", "setitimer", "setpgid", "setpriority",
+	"set_thread_area", "set_tid_address", "setfsgid", "setfsuid", "setgid", "setgroups", "sethostname", "setitimer", "setpgid", "setpriority",
 	"setregid", "setresgid", "setresuid", "setreuid", "setsid", "setsockopt", "setuid", "setxattr", "shmat", "shmctl",
 	"shmdt", "shmget", "shutdown", "sigaltstack", "signalfd", "signalfd4", "splice", "stat", "statfs", "statx", "symlink",
 	"symlinkat", "sync", "sync_file_range", "syncfs", "sysinfo", "tee", "tgkill", "time", "timer_create", "timer_delete",
@@ -63,7 +63,7 @@ static const char *const refused[] = {
 	"acct", "add_key", "bpf", "clock_adjtime", "clock_settime", "create_module", "delete_module", "finit_module", "get_kernel_syms",
 	"init_module", "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl", "kexec_file_load", "kexec_load",
 	"keyctl", "lookup_dcookie", "migrate_pages", "move_pages", "nfsservctl", "open_by_handle_at", "perf_event_open", "query_module",
-	"quotactl", "quotactl_fd", "reboot", "request_key", "setdomainname", "sethostname", "settimeofday", "setns", "stime", "swapoff",
+	"quotactl", "quotactl_fd", "reboot", "request_key", "setdomainname", "settimeofday", "setns", "stime", "swapoff",
 	"swapon", "sysfs", "syslog", "uselib", "userfaultfd", "ustat", "vhangup",
 };
 

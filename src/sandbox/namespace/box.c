@@ -220,8 +220,10 @@ static void release(struct box *b)
 {
 	set_state(b, BOX_RELEASING);
 	stop_watching(b);
-	if (b->slot && b->slot->pidfd >= 0)
+	if (b->slot && b->slot->pidfd >= 0) {
+		slot_hold_mounts(b->slot);
 		process_signal(b->slot->pidfd, SIGKILL);
+	}
 	if (b->has_number && b->slot && b->slot->has_net)
 		b->backend->config.dns_stop(b->number, b->backend->config.arg);
 	if (!b->attaching)
@@ -438,8 +440,7 @@ static int claim_parked(struct box *b)
 {
 	struct host *h = b->backend->host;
 	for (int i = 0; i < CREATE_TRIES; i++) {
-		const struct box_spec *spec = &b->order.claim.spec;
-		struct slot *s = pool_take(b->backend->pool, spec->layers, spec->n_layers, spec->disk_mb);
+		struct slot *s = pool_take(b->backend->pool, &b->order.claim.spec);
 		if (!s)
 			return 1;
 		int r = slot_claim(h, s, &b->order.claim, &b->error);
@@ -531,7 +532,7 @@ static int claim_dressed(struct box *b)
 	struct error err = {0};
 	const struct box_spec *spec = &b->order.claim.spec;
 	struct backend *backend = b->backend;
-	struct slot *s = slot_is_usual(backend->host, spec) ? pool_take_dressed(backend->pool, spec->layers, spec->n_layers) : NULL;
+	struct slot *s = slot_is_usual(backend->host, spec) ? pool_take_dressed(backend->pool, spec) : NULL;
 	if (!s)
 		return 1;
 	if (slot_claim_dressed(backend->host, s, &b->order.claim, &err) < 0) {

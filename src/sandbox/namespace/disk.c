@@ -312,12 +312,17 @@ static bool must_shut_down(const struct host *h, const struct disk *d)
 	return room < ROOM_LEAST || room < total / 100 * (uint64_t)(h->options->disk_reserve + ROOM_SHARE);
 }
 
+void disk_abandon(struct host *h, struct disk *d)
+{
+	if (d->root >= 0 && must_shut_down(h, d))
+		space_shutdown(d->root);
+}
+
 void disk_drop(struct host *h, struct disk *d)
 {
 	if (!d->name[0])
 		return;
-	if (d->root >= 0 && must_shut_down(h, d))
-		space_shutdown(d->root);
+	disk_abandon(h, d);
 	disk_leave(d);
 	unlinkat(h->disks, d->name, 0);
 	loopdev_release(h->loops, d->loop);

@@ -29,6 +29,8 @@ void masters_free(struct masters *m);
 int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err);
 /* Regains a disk that a living sandbox has mounted: the same loop device gives the same file system. */
 int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err);
+/* Nothing of it is wanted any more: when the kernel would write back much, or finds no room for it, it is told not to. Before it is unmounted anywhere. */
+void disk_abandon(struct host *h, struct disk *d);
 /* Lets go and deletes the image; what is dirty is thrown away. The loop device is given back when the kernel lets go of it. */
 void disk_drop(struct host *h, struct disk *d);
 /* Closes descriptors only. */

@@ -385,15 +385,16 @@ void pool_wait_open(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-static struct slot *take_one(struct pool *p, const char *const *layers, size_t n_layers,
-	const struct slot_root *root, bool dressed)
+static struct slot *take_one(
+	struct pool *p, const struct box_spec *spec, const struct slot_root *root, bool dressed)
 {
 	pthread_mutex_lock(&p->lock);
 	struct slot *s = root->n ? pop_with(p, root) : NULL;
 	if (!s && !dressed)
 		s = pop_with(p, NULL);
 	if (s || !dressed) {
-		recipes_ask(&p->recipes, layers, n_layers);
+		if (slot_may_be_dressed(p->host, spec))
+			recipes_ask(&p->recipes, spec->layers, spec->n_layers);
 		p->taken++;
 		p->last_take = clock_monotonic();
 		pthread_cond_signal(&p->wake);
@@ -402,11 +403,13 @@ static struct slot *take_one(struct pool *p, const char *const *layers, size_t n
 	return s;
 }
 
-static struct slot *take(struct pool *p, const char *const *layers, size_t n_layers,
-	const struct slot_root *root, bool dressed)
+static struct slot *take(struct pool *p, const struct box_spec *spec, bool dressed)
 {
+	struct slot_root root = {0};
+	if (slot_may_be_dressed(p->host, spec))
+		slot_root_of(p->host, spec->layers, spec->n_layers, &root);
 	for (;;) {
-		struct slot *s = take_one(p, layers, n_layers, root, dressed);
+		struct slot *s = take_one(p, spec, &root, dressed);
 		if (!s || !process_ended(s->pidfd))
 			return s;
 		log_warn("the parked init of slot %u had ended", s->number);
@@ -414,19 +417,14 @@ static struct slot *take(struct pool *p, const char *const *layers, size_t n_lay
 	}
 }
 
-struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb)
+struct slot *pool_take(struct pool *p, const struct box_spec *spec)
 {
-	struct slot_root root = {0};
-	if (disk_mb == p->host->options->sandbox_disk)
-		slot_root_of(p->host, layers, n_layers, &root);
-	return take(p, layers, n_layers, &root, false);
+	return take(p, spec, false);
 }
 
-struct slot *pool_take_dressed(struct pool *p, const char *const *layers, size_t n_layers)
+struct slot *pool_take_dressed(struct pool *p, const struct box_spec *spec)
 {
-	struct slot_root root;
-	slot_root_of(p->host, layers, n_layers, &root);
-	return root.n ? take(p, layers, n_layers, &root, true) : NULL;
+	return take(p, spec, true);
 }
 
 void pool_close(struct pool *p)

@@ -8,9 +8,8 @@
 #include "base/error.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
+struct box_spec;
 struct host;
 struct slot;
 struct pool;
@@ -30,10 +29,10 @@ bool pool_number_used(struct pool *p, unsigned number);
 int pool_open(struct pool *p);
 /* Waits until the leftovers of an earlier run are gone: no slot may be made before. */
 void pool_wait_open(struct pool *p);
-/* A parked slot whose init is alive, or NULL. With the root of these layers already, or without one; disk_mb: of the disk that is wanted. */
-struct slot *pool_take(struct pool *p, const char *const *layers, size_t n_layers, uint32_t disk_mb);
+/* A parked slot whose init is alive, or NULL. With the spec's root already, or without one. */
+struct slot *pool_take(struct pool *p, const struct box_spec *spec);
 /* One that has the root already, or NULL; does not wait. */
-struct slot *pool_take_dressed(struct pool *p, const char *const *layers, size_t n_layers);
+struct slot *pool_take_dressed(struct pool *p, const struct box_spec *spec);
 /* Stops the filler and discards what is parked. */
 void pool_close(struct pool *p);
 

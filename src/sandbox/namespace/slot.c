@@ -34,7 +34,7 @@ struct slot *slot_new(unsigned number)
 	if (!s)
 		return NULL;
 	s->number = number;
-	s->pidfd = s->conn = -1;
+	s->pidfd = s->conn = s->mnt = -1;
 	s->disk = DISK_NONE;
 	s->net.netns = s->net.dns_udp = s->net.dns_tcp = -1;
 	snprintf(s->name, sizeof(s->name), "s%u", number);
@@ -320,7 +320,7 @@ int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t
 	if (r == 0)
 		r = inside_root(h, s, layers, n_layers, err);
 	if (r == 0)
-		r = say(s, MSG_ID_enter, &(struct msg_enter){0}, err);
+		r = say(s, MSG_ID_enter, &(struct msg_enter){.seccomp = buf_str(&h->filter), .drop_caps = {buf_str(&h->drop_caps)}}, err);
 	if (r == 0)
 		r = expect(s, storage, MSG_ID_entered, &any, &sender, err);
 	slot_rest_close(&s->rest);
@@ -342,11 +342,15 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 	return r == 0 ? send_claim(h, s, c, err) : r;
 }
 
+bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec)
+{
+	return spec->disk_mb == h->options->sandbox_disk && !spec->nested_userns && !spec->no_setuid;
+}
+
 bool slot_is_usual(const struct host *h, const struct box_spec *spec)
 {
 	const struct options *o = h->options;
-	return spec->internet && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu &&
-		spec->disk_mb == o->sandbox_disk;
+	return spec->internet && slot_may_be_dressed(h, spec) && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu;
 }
 
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
@@ -432,6 +436,8 @@ void slot_leave(struct slot *s)
 		return;
 	disk_leave(&s->disk);
 	slot_rest_close(&s->rest);
+	if (s->mnt >= 0)
+		close(s->mnt);
 	if (s->has_net)
 		network_slot_done(&s->net);
 	if (s->conn >= 0)
@@ -441,12 +447,19 @@ void slot_leave(struct slot *s)
 	free(s);
 }
 
+void slot_hold_mounts(struct slot *s)
+{
+	if (s->mnt < 0 && s->pid)
+		s->mnt = process_namespace(s->pid, "mnt");
+}
+
 void slot_kill(struct host *h, struct slot *s)
 {
 	struct error err = {0};
 	if (host_enter(h, &err) < 0)
 		log_error("%s", err.message);
 	if (s->pidfd >= 0) {
+		slot_hold_mounts(s);
 		process_signal(s->pidfd, SIGKILL);
 		cgroups_kill(h->cgroups, s->name);
 		wait_dead(h, s);
@@ -460,6 +473,9 @@ void slot_kill(struct host *h, struct slot *s)
 void slot_release(struct host *h, struct slot *s)
 {
 	slot_kill(h, s);
+	disk_abandon(h, &s->disk);
+	if (s->mnt >= 0)
+		close(steal_fd(&s->mnt));
 	slot_rest_close(&s->rest);
 	disk_drop(h, &s->disk);
 	if (s->has_socket)

@@ -29,6 +29,7 @@ struct slot {
 	pid_t pid;           /* PID 1, as the host sees it; 0: none */
 	uint64_t start;      /* its start time */
 	int pidfd;
+	int mnt;             /* its mount namespace, while it is being killed: see slot_hold_mounts() */
 	int conn;            /* blocking, until the loop takes it; -1 */
 	bool has_net, has_cgroups, has_socket;
 	bool internet;
@@ -44,17 +45,19 @@ struct slot *slot_new(unsigned number);
 /* Makes all parts with default limits, up to an init that says it is parked. On failure what was made is there still: slot_release(). */
 int slot_prepare(struct host *h, struct slot *s, struct error *err);
 
-/* Gives a prepared slot its root ahead of the claim. On failure: slot_release(). */
+/* Gives a prepared slot its root and the usual filter ahead of the claim. On failure: slot_release(). */
 int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
 /* What slot_dress() of these layers gives; n = 0 when it cannot be known, because one is not mounted (yet, or its file was replaced). */
 void slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret);
+/* Has the spec the disk and the filter of dressed slots? */
+bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec);
 bool slot_root_eq(const struct slot_root *a, const struct slot_root *b);
 
 struct slot_claim {
 	struct box_spec spec; /* views live as long as the claim */
 	char hostname[65], boot_id[37], machine_id[33];
 };
-/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root and size of disk. */
+/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root, and be one for which the spec may have one. */
 int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
 /* Is the spec, but for its root, what parked slots are made for? Then slot_claim_dressed() does, which does not wait and needs no worker. */
@@ -68,6 +71,8 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 /* Moves a spawner into the work group. `pid` is what the kernel says of the sender of its message. */
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err);
 
+/* Before the kill: else its last process takes the mounts down as it dies, which writes back what is dirty, and who waits for the death waits for that. */
+void slot_hold_mounts(struct slot *s);
 /* Kills every process and waits for their end. */
 void slot_kill(struct host *h, struct slot *s);
 /* slot_kill(), then gives everything back; frees the slot. */
