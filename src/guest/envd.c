@@ -70,6 +70,15 @@ static bool allowed(const struct envd *e, struct http_req *r)
 	return false;
 }
 
+static bool files_allowed(const struct envd *e, struct http_req *r)
+{
+	const char *message;
+	int status = files_refusal(r->head, e->identity->token, &message);
+	if (status)
+		http_respond_error(r, status, "%s", message);
+	return !status;
+}
+
 static void wrong_method(struct http_req *r, const char *allow)
 {
 	cleanup_buf struct buf header = BUF_INIT;
@@ -84,7 +93,8 @@ static void on_request(struct http_req *r, void *arg)
 	const struct http_head *h = r->head;
 	const struct str processes = STR("/process.Process/");
 	if (files_serves(h)) {
-		file_workers_serve(e->files, r); /* it looks at the token itself */
+		if (files_allowed(e, r))
+			file_workers_serve(e->files, r);
 		return;
 	}
 	for (const struct route *to = routes; to < routes + ARRAY_SIZE(routes); to++) {
@@ -110,18 +120,29 @@ static void on_request(struct http_req *r, void *arg)
 		rpc_begin(e, m, r);
 }
 
+/* Stopping commands is a user's right. The spawner and file workers, which have our process group, are not commands: all calls would wait for them. */
+static void go_on(pid_t pid)
+{
+	if (getpgid(pid) == getpgrp())
+		kill(pid, SIGCONT);
+}
+
 /* Everything that died, commands and orphans alike: init reaps them all. */
 static void reap(struct envd *e)
 {
 	for (;;) {
 		siginfo_t info = {0};
-		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) < 0) {
+		if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WNOHANG) < 0) {
 			if (errno == EINTR)
 				continue;
 			return;
 		}
 		if (info.si_pid == 0)
 			return;
+		if (info.si_code == CLD_STOPPED || info.si_code == CLD_TRAPPED) {
+			go_on(info.si_pid);
+			continue;
+		}
 		struct exit_info exit = {info.si_code, info.si_status};
 		if (process_reaped(e->processes, info.si_pid, exit))
 			continue;

@@ -25,28 +25,27 @@ bool files_serves(const struct http_head *head)
 }
 
 /*
- * e2b.md B.1. A request for /files without the header may carry a signature instead, which belongs to signed
+ * A request for /files without the header may carry a signature instead, which belongs to signed
  * URLs: without a signature it is refused, with one it is told that they are not served.
  */
-static int authorize(struct files_call *c, bool files)
+int files_refusal(const struct http_head *head, const char *token, const char **ret_message)
 {
-	const struct http_header *sent = http_find(&c->head, "X-Access-Token");
-	const char *token = c->request->token;
+	const struct http_header *sent = http_find(head, "X-Access-Token");
 	if (!token || (sent && str_eq_secret(sent->value, str_of(token))))
 		return 0;
-	if (!files)
-		return files_fail(c, 401,
-			"unauthorized access, please provide a valid access token or method signing if "
-			"supported");
-	if (sent && sent->value.n)
-		return files_fail(c, 401, "access token present in header but does not match");
+	if (!is_files(head)) {
+		*ret_message = "unauthorized access, please provide a valid access token or method signing if supported";
+		return 401;
+	}
+	if (sent && sent->value.n) {
+		*ret_message = "access token present in header but does not match";
+		return 401;
+	}
 	cleanup_buf struct buf signature = BUF_INIT;
-	int r = url_query_get(c->head.query, "signature", &signature);
-	if (r < 0)
-		return files_fail(c, 400, "malformed query string");
-	if (r == 0)
-		return files_fail(c, 401, "missing signature query parameter");
-	return files_fail(c, 501, "signed URLs are not supported: signature");
+	int r = url_query_get(head->query, "signature", &signature);
+	*ret_message = r < 0 ? "malformed query string" : r == 0 ? "missing signature query parameter"
+								 : "signed URLs are not supported: signature";
+	return r < 0 ? 400 : r == 0 ? 401 : 501;
 }
 
 static int find_user(struct files_call *c, struct str name)
@@ -112,11 +111,7 @@ static int serve_files(struct files_call *c)
 
 static int serve(struct files_call *c)
 {
-	bool files = is_files(&c->head);
-	int r = authorize(c, files);
-	if (r < 0)
-		return r;
-	return files ? serve_files(c) : filesystem_serve(c);
+	return is_files(&c->head) ? serve_files(c) : filesystem_serve(c);
 }
 
 /* An answer for every step that failed without saying why. */

@@ -15,7 +15,6 @@ struct files_request {
 	int conn;                    /* connected stream socket, non-blocking (and left so); not owned */
 	struct str head_bytes;       /* the request's head as received */
 	struct str rest;             /* bytes received beyond the head */
-	const char *token;           /* X-Access-Token that a secured sandbox wants; NULL = open */
 	const char *default_user;    /* NULL = root */
 	const char *default_workdir; /* what an empty path means; NULL = the user's home */
 	int64_t idle_timeout_ns; /* without a byte from the client, five times that without one taken by it; 0
@@ -27,7 +26,13 @@ struct files_request {
 bool files_serves(const struct http_head *head);
 
 /*
- * Serves one request whole, authorization, Expect: 100-continue and every error answer included. Ignores
+ * e2b.md B.1: whether a request that files_serves() may be served in a sandbox that wants `token` as X-Access-Token (NULL = an open one). 0, or the
+ * status to refuse with and a message (static). Costs no process: who has no token must not be able to occupy the workers.
+ */
+int files_refusal(const struct http_head *head, const char *token, const char **ret_message);
+
+/*
+ * Serves one request (that files_refusal() let pass) whole, Expect: 100-continue and every error answer included. Ignores
  * SIGPIPE, sets the umask and raises the soft limit of open files, so it belongs into a process of its own.
  * Returns 0 when the answer went out whole (also an error answer), or a negative errno when the connection
  * was cut in the middle. *ret_keep_alive tells whether the connection may carry another request, of which the

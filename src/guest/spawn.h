@@ -29,7 +29,7 @@ struct spawn_head {
 	uint32_t length; /* of the body */
 	/*
 	 * SPAWN_COMMAND: user, cwd, default workdir ("" = not given), then n_args and n_envs strings ("NAME=value"), each with its NUL.
-	 * SPAWN_FILES: token, default user, default workdir ("" = none), each with its NUL; then n_head bytes of the request's head; the rest was read beyond it.
+	 * SPAWN_FILES: default user, default workdir ("" = none), each with its NUL; then n_head bytes of the request's head; the rest was read beyond it.
 	 * SPAWN_CONFINE: n_filter bytes of seccomp filter, then the list of capabilities; flags = no_setuid.
 	 */
 	union {

@@ -63,12 +63,11 @@ static void run_files(struct request *q, char *body)
 {
 	int status = q->fds[0];
 	char *at = body;
-	const char *token = take_string(&at), *user = take_string(&at), *workdir = take_string(&at);
+	const char *user = take_string(&at), *workdir = take_string(&at);
 	struct files_request f = {
 		.conn = q->fds[1],
 		.head_bytes = str_n(at, q->head.n_head),
 		.rest = str_n(at + q->head.n_head, q->head.length - (size_t)(at - body) - q->head.n_head),
-		.token = *token ? token : NULL,
 		.default_user = *user ? user : NULL,
 		.default_workdir = *workdir ? workdir : NULL,
 	};

@@ -9,10 +9,9 @@
 struct job {
 	struct job *next, *prev;
 	struct file_workers *workers;
-	int conn;         /* ours; the worker gets a copy */
-	struct buf bytes; /* while it waits: head, then what was read beyond it */
-	uint32_t n_head;
-	size_t held;
+	struct http_req *req; /* until its worker exists: so it can still be answered here. NULL also when the client went */
+	int conn;             /* then: ours; the worker has a copy. -1 before */
+	bool running;
 };
 
 struct file_workers {
@@ -33,39 +32,98 @@ static void job_free(struct job *j)
 {
 	if (j->conn >= 0)
 		close(j->conn);
-	buf_done(&j->bytes);
-	envd_release(j->workers->envd, j->held);
 	free(j);
+}
+
+static void forget_all(struct job *j)
+{
+	for (struct job *next; j; j = next) {
+		next = j->next;
+		job_free(j);
+	}
 }
 
 void file_workers_free(struct file_workers *f)
 {
 	if (!f)
 		return;
-	for (struct job *j = f->waiting, *next; j; j = next) {
-		next = j->next;
-		job_free(j);
-	}
-	for (struct job *j = f->running, *next; j; j = next) {
-		next = j->next;
-		job_free(j);
-	}
+	forget_all(f->waiting);
+	forget_all(f->running);
 	free(f);
 }
 
 static void start_next(struct file_workers *f);
 
+/* Out of the list it is in. */
 static void take_out(struct job *j)
 {
 	struct file_workers *f = j->workers;
-	*(j->prev ? &j->prev->next : &f->running) = j->next;
+	*(j->prev ? &j->prev->next : j->running ? &f->running : &f->waiting) = j->next;
 	if (j->next)
 		j->next->prev = j->prev;
-	f->n_running--;
+	else if (!j->running)
+		f->waiting_last = j->prev;
+	*(j->running ? &f->n_running : &f->n_waiting) -= 1;
+}
+
+static void put_waiting(struct job *j)
+{
+	struct file_workers *f = j->workers;
+	j->running = false;
+	j->next = NULL;
+	j->prev = f->waiting_last;
+	*(f->waiting_last ? &f->waiting_last->next : &f->waiting) = j;
+	f->waiting_last = j;
+	f->n_waiting++;
+}
+
+static void put_running(struct job *j)
+{
+	struct file_workers *f = j->workers;
+	j->running = true;
+	j->prev = NULL;
+	j->next = f->running;
+	if (f->running)
+		f->running->prev = j;
+	f->running = j;
+	f->n_running++;
+}
+
+/* The client is gone before a worker had its connection. */
+static void on_closed(struct http_req *r, bool complete)
+{
+	struct job *j = r->arg;
+	if (!j)
+		return;
+	j->req = NULL;
+	if (j->running)
+		return; /* its worker finds that out */
+	take_out(j);
+	job_free(j);
+}
+
+static const struct http_req_ops req_ops = {.closed = on_closed};
+
+/* An answer from here: there is no worker. */
+static void refuse(struct job *j, enum connect_code code, struct str message)
+{
+	if (!j->req)
+		return;
+	j->req->arg = NULL;
+	http_respond_error(j->req, connect_code_status(code), "%.*s", STR_FMT(message));
 }
 
 static void on_pid(struct spawn *s, pid_t pid, void *arg)
 {
+	struct job *j = arg;
+	cleanup_buf struct buf rest = BUF_INIT; /* the worker has it */
+	if (!j->req)
+		return;
+	int fd = http_detach(j->req, &rest);
+	if (fd < 0)
+		return;
+	j->req = NULL;
+	j->conn = fd;
 }
 
 static void on_done(struct spawn *s, const struct spawn_result *r, void *arg)
@@ -73,9 +131,11 @@ static void on_done(struct spawn *s, const struct spawn_result *r, void *arg)
 	struct job *j = arg;
 	struct file_workers *f = j->workers;
 	take_out(j);
-	/* A worker that died, or was never there, leaves an answer that may be cut: so is the connection. */
-	if (r->code == 0 && r->keep_alive)
+	/* A worker that died leaves an answer that may be cut: so is the connection. */
+	if (r->code == 0 && r->keep_alive && j->conn >= 0)
 		http_server_adopt(f->envd->http, steal_fd(&j->conn), r->rest);
+	if (r->code)
+		refuse(j, r->code, r->message);
 	job_free(j);
 	start_next(f);
 }
@@ -88,69 +148,45 @@ static void add_string(struct buf *to, const char *s)
 	buf_add(to, "", 1);
 }
 
-/* Sends one to a new worker; frees it on failure. */
+/* Sends one to a new worker; answers and frees it on failure. */
 static void start(struct file_workers *f, struct job *j)
 {
 	const struct guest_identity *id = f->envd->identity;
-	struct spawn_head head = {.kind = SPAWN_FILES, .n_head = j->n_head};
+	struct spawn_head head = {.kind = SPAWN_FILES, .n_head = (uint32_t)j->req->head_bytes.n};
 	cleanup_buf struct buf body = BUF_INIT;
-	add_string(&body, id->token);
 	add_string(&body, id->user);
 	add_string(&body, id->workdir);
-	buf_add_str(&body, buf_str(&j->bytes));
-	int copy = fcntl(j->conn, F_DUPFD_CLOEXEC, 3);
+	buf_add_str(&body, j->req->head_bytes);
+	buf_add_str(&body, http_hold(j->req));
+	int copy = fcntl(http_conn_fd(j->req->conn), F_DUPFD_CLOEXEC, 3);
 	if (copy < 0 || !spawn_new(f->envd->spawner, &head, &body, &copy, 1, &ops, j)) {
+		refuse(j, CONNECT_RESOURCE_EXHAUSTED, STR("the request cannot be served now"));
 		job_free(j);
 		return;
 	}
-	buf_done(&j->bytes);
-	j->next = f->running;
-	j->prev = NULL;
-	if (f->running)
-		f->running->prev = j;
-	f->running = j;
-	f->n_running++;
+	put_running(j);
 }
 
 static void start_next(struct file_workers *f)
 {
 	while (f->waiting && f->n_running < WORKERS_MAX) {
 		struct job *j = f->waiting;
-		f->waiting = j->next;
-		if (!f->waiting)
-			f->waiting_last = NULL;
-		f->n_waiting--;
+		take_out(j);
 		start(f, j);
 	}
 }
 
 void file_workers_serve(struct file_workers *f, struct http_req *r)
 {
-	if (f->n_waiting >= WORKERS_MAX_WAITING) {
+	struct job *j = f->n_waiting < WORKERS_MAX_WAITING ? malloc(sizeof(*j)) : NULL;
+	if (!j) {
 		http_respond_error(r, 503, "too many file requests are waiting");
 		return;
 	}
-	struct job *j = malloc(sizeof(*j));
-	if (!j) {
-		http_respond_error(r, 503, "no memory");
-		return;
-	}
-	*j = (struct job){.workers = f, .conn = -1, .n_head = (uint32_t)r->head_bytes.n};
-	buf_add_str(&j->bytes, r->head_bytes);
-	j->conn = j->bytes.failed ? -ENOMEM : http_detach(r, &j->bytes);
-	if (j->conn < 0 || !envd_hold(f->envd, buf_len(&j->bytes))) {
-		/* Once detached, there is nobody left who could answer. */
-		if (j->conn < 0)
-			http_respond_error(r, 503, "the request cannot be served now");
-		job_free(j);
-		return;
-	}
-	j->held = buf_len(&j->bytes);
-	if (f->waiting_last)
-		f->waiting_last->next = j;
-	else
-		f->waiting = j;
-	f->waiting_last = j;
-	f->n_waiting++;
+	*j = (struct job){.workers = f, .req = r, .conn = -1};
+	r->ops = &req_ops;
+	r->arg = j;
+	http_hold(r);
+	put_waiting(j);
 	start_next(f);
 }

@@ -54,10 +54,11 @@ struct http_conn {
 	struct buf held;   /* decoded body bytes that body() did not take */
 	uint64_t drained;  /* body bytes thrown away */
 	bool paused;       /* body() took less than it was given */
+	bool on_hold;      /* http_hold(): nothing is read before the answer */
 	bool end_told, hangup_told;
 	bool raw;          /* after an upgrade */
 	bool continued;    /* 100 was sent */
-	bool detached;
+	bool detached, in_on_request;
 
 	enum answer_state answer;
 	enum http_framing out_framing;

@@ -19,7 +19,7 @@ bool http_conn_discards(const struct http_conn *c)
 
 bool http_conn_wants_body(const struct http_conn *c)
 {
-	if (c->phase != CONN_REQUEST || c->broken)
+	if (c->phase != CONN_REQUEST || c->broken || (c->on_hold && c->answer != ANSWER_DONE))
 		return false;
 	if (c->raw)
 		return !c->paused || http_conn_discards(c);
@@ -91,7 +91,7 @@ void http_conn_deliver_pending(struct http_conn *c)
 	bool complete = c->raw ? c->eof && !buf_len(&c->in) : c->body.done;
 	if (c->phase == CONN_REQUEST && complete && !buf_len(&c->held) && !c->end_told && !c->broken) {
 		c->end_told = true;
-		if ((c->answer != ANSWER_DONE || c->raw) && c->req.ops && c->req.ops->end)
+		if (!c->on_hold && (c->answer != ANSWER_DONE || c->raw) && c->req.ops && c->req.ops->end)
 			c->req.ops->end(&c->req);
 	}
 }

@@ -222,7 +222,7 @@ void http_conn_end_request(struct http_conn *c, bool complete)
 	free_request(c);
 	c->req = (struct http_req){0};
 	c->drained = 0;
-	c->paused = c->end_told = c->hangup_told = c->continued = false;
+	c->paused = c->on_hold = c->end_told = c->hangup_told = c->continued = false;
 	c->answer = ANSWER_NONE;
 	c->no_body = c->throttled = false;
 	if (buf_len(&c->out) == 0)
@@ -304,10 +304,12 @@ static void begin_request(struct http_conn *c, size_t head_bytes)
 	c->req = (struct http_req){.conn = c, .head = c->head, .head_bytes = str_n(bytes.p, head_bytes)};
 	snprintf(c->req.id, sizeof(c->req.id), "%s%llx", s->id_prefix, (unsigned long long)s->next_id++);
 	http_body_init(&c->body, c->head->framing, c->head->length);
+	c->in_on_request = true;
 	s->config.on_request(&c->req, s->config.arg);
+	c->in_on_request = false;
 	if (c->detached || c->broken)
 		return;
-	if (c->head->expect_continue && !c->req.own_continue && !c->body.done && !http_conn_discards(c))
+	if (c->head->expect_continue && !c->req.own_continue && !c->on_hold && !c->body.done && !http_conn_discards(c))
 		http_interim(&c->req, 100, NULL);
 	http_conn_deliver(c, str_from(bytes, head_bytes));
 }
@@ -670,15 +672,25 @@ void http_req_resume(struct http_req *r)
 	http_conn_schedule(r->conn);
 }
 
+struct str http_hold(struct http_req *r)
+{
+	struct http_conn *c = r->conn;
+	c->on_hold = true;
+	return str_from(buf_str(&c->head_bytes), r->head_bytes.n);
+}
+
 int http_detach(struct http_req *r, struct buf *ret_rest)
 {
 	struct http_conn *c = r->conn;
-	if (c->phase != CONN_REQUEST || c->answer != ANSWER_NONE || c->detached || c->broken)
+	if (!c->on_hold || c->phase != CONN_REQUEST || c->answer != ANSWER_NONE || c->detached || c->broken)
 		return -EBUSY;
 	struct str rest = str_from(buf_str(&c->head_bytes), r->head_bytes.n);
 	if (buf_len(&c->out) || buf_add_str(ret_rest, rest) < 0)
 		return -EBUSY;
+	int fd = c->fd;
 	loop_fd_set(c->w, 0);
 	c->detached = true;
-	return c->fd;
+	if (!c->in_on_request)
+		give_away(c);
+	return fd;
 }

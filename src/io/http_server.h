@@ -96,10 +96,14 @@ void http_interim(struct http_req *r, int status, const char *headers);
  * inside on_request()), and again when the peer closes its half. The request is over when both halves are closed. */
 void http_upgrade(struct http_req *r, int status, const char *reason, const char *headers);
 
+/* Stops reading: what comes of this request waits in the kernel until http_detach() or an answer. Returns the bytes that were read beyond the head (valid
+ * until one of the two). Only inside on_request(), before any answer; body() and end() are not called then. */
+struct str http_hold(struct http_req *r);
 /*
  * Hands the whole connection to the caller: its descriptor (owned from now, blocking mode unchanged: non-blocking) and the bytes read beyond the head
- * are appended to *ret_rest. Only inside on_request(), before any answer. The request is over (closed is not called); give the connection
- * back with http_server_adopt().
+ * are appended to *ret_rest. Only after http_hold(), before any answer, inside on_request() or outside of the server's callbacks. The request is over and its
+ * pointer dead (closed is not called); give the connection
+ * back with http_server_adopt(). -EBUSY when it cannot be given away any more: then it is answered or closed as ever.
  */
 int http_detach(struct http_req *r, struct buf *ret_rest);
 

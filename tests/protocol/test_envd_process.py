@@ -1,5 +1,6 @@
 """process.Process and the small endpoints of envd (e2b.md B), against envd_host."""
 import base64
+import ctypes
 import hashlib
 import json
 import os
@@ -19,6 +20,21 @@ UNAUTHORIZED = "unauthorized access, please provide a valid access token or meth
 
 def b64(data):
     return base64.b64encode(data).decode()
+
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
+
+
+def ptrace(request, pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+
+
+def hold(pid):
+    """Keeps it from running; unlike by SIGSTOP, its parent does not hear of it."""
+    ptrace(PTRACE_SEIZE, pid)
+    ptrace(PTRACE_INTERRUPT, pid)
+    os.waitpid(pid, WALL)
 
 
 def lines_of(path):
@@ -931,12 +947,14 @@ class Spawner(Case):
         fds = self.envd.fds()
         with tempfile.TemporaryDirectory() as d:
             for deaths in (1, 3):
-                os.kill(self.envd.spawner, signal.SIGSTOP)
+                hold(self.envd.spawner)
                 big = "x" * 100000  # more than fits a datagram: goes as a file
                 streams = [self.envd.start(["/bin/sh", "-c", "cat; echo ran >> %s/%d-%d" % (d, deaths, i)], stdin=True, envs={"BIG": big} if i % 5 == 0 else {}) for i in range(50)]
                 for n in range(deaths):
                     time.sleep(0.1)
                     os.kill(self.envd.spawner, signal.SIGKILL)
+                    if n == 0:
+                        os.waitpid(self.envd.spawner, WALL)
                     self.next_spawner()
                 for i, s in enumerate(streams):
                     self.send(s.started(), b"%d" % i)
@@ -972,17 +990,55 @@ class Spawner(Case):
         self.signal(s.pid)
         s.close()
 
+    def test_a_file_request_that_its_spawner_lost_is_served_by_the_next(self):
+        spawner = self.envd.spawner
+        hold(spawner)
+        c = self.envd.connect()
+        answers = []
+        asker = threading.Thread(target=lambda: answers.append(c.get("/files?path=/etc/hostname")))
+        asker.start()
+        time.sleep(0.2)
+        os.kill(spawner, signal.SIGKILL)
+        os.waitpid(spawner, WALL)
+        self.next_spawner()
+        asker.join(20)
+        self.assertEqual([a[0] for a in answers], [200])
+
+    def test_a_stopped_spawner_or_worker_is_continued(self):
+        spawner = self.envd.spawner
+        os.kill(spawner, signal.SIGSTOP)
+        self.assertEqual(self.envd.run("echo on")[0], b"on\n")
+        # A worker in the middle of an upload.
+        c = self.envd.connect()
+        c.send(b"POST /files?path=/tmp/cubicle-stopped-worker HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 4\r\n\r\nab")
+        until(lambda: len(list(self.envd.children())) == 2)
+        worker = next(p for p in self.envd.children() if p != spawner)
+        for _ in range(20):
+            os.kill(worker, signal.SIGSTOP)
+        c.send(b"cd")
+        self.assertEqual(c.head()[0], 200)
+        os.unlink("/tmp/cubicle-stopped-worker")
+        # Commands may be stopped, by whoever may signal them.
+        s = self.envd.start(["/bin/sleep", "100"])
+        s.started()
+        os.kill(s.pid, signal.SIGSTOP)
+        until(lambda: lines_of("/proc/%d/stat" % s.pid)[0].split(")")[1].split()[0] == "T")
+        time.sleep(0.2)
+        self.assertEqual(lines_of("/proc/%d/stat" % s.pid)[0].split(")")[1].split()[0], "T")
+        os.kill(s.pid, signal.SIGKILL)
+        s.finish()
+
     def test_deadline_while_nothing_can_be_started(self):
         s = self.envd.start(["/bin/true"])
         s.finish()
         s.close()
         spawner = list(self.envd.children())
         self.assertEqual(len(spawner), 1)
-        os.kill(spawner[0], signal.SIGSTOP)
+        hold(spawner[0])
         s = self.envd.start(["/bin/sleep", "100"], headers={"Connect_Timeout_Ms": "200"})
         self.assertEqual(s.error()["code"], "deadline_exceeded")
         s.close()
-        os.kill(spawner[0], signal.SIGCONT)
+        ptrace(PTRACE_DETACH, spawner[0])
         until(lambda: self.envd.unary("List", {})[1] == {"processes": []})
         until(lambda: list(self.envd.children()) == spawner)
 

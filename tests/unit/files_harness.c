@@ -85,7 +85,6 @@ static void be_worker(int conn, int result, struct str head, struct str rest)
 	struct files_request q = {.conn = conn,
 		.head_bytes = head,
 		.rest = rest,
-		.token = harness.token,
 		.default_user = harness.user,
 		.default_workdir = harness.workdir,
 		.idle_timeout_ns = harness.idle_ns};

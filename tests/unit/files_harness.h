@@ -16,7 +16,7 @@ void harness_leave(void);
 
 /* What the next workers get; set back to {0} by harness_reset(), the setup of each test. */
 struct harness_options {
-	const char *token, *user, *workdir;
+	const char *user, *workdir;
 	int64_t idle_ns;
 	size_t rest;       /* bytes of the body handed over with the head */
 	size_t step;       /* send the request in pieces of that size; 0 = as large as the socket takes */

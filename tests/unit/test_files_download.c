@@ -1,5 +1,7 @@
 #include "files_harness.h"
 
+#include "base/cleanup.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -255,25 +257,46 @@ static void identity_is_what_everybody_gets_unless_refused(void **state)
 	assert_failure(ask(request, "gzip, *;q=0.000"), 406, "error parsing Accept-Encoding");
 }
 
+/* What files_refusal() says about a request with these headers. */
+static int refusal(const char *token, const char *line, const char *headers, const char **ret_message)
+{
+	char text[256];
+	static struct http_head head;
+	int status = 0, n = snprintf(text, sizeof(text), "%s HTTP/1.1\r\nHost: x\r\n%s\r\n", line, headers);
+	*ret_message = "";
+	assert_true(http_parse_request(str_n(text, (size_t)n), &head, &status) > 0);
+	return files_refusal(&head, token, ret_message);
+}
+
 /* e2b.md B.1 */
 static void secured_sandboxes_want_their_token(void **state)
 {
-	disk_write("/work/secret", STR("s"));
-	static const char request[] = "GET /files?path=/work/secret%s HTTP/1.1\r\nHost: x\r\n%s\r\n";
-	harness.token = "correct";
-	assert_status(ask(request, "", "X-Access-Token: correct\r\n"), 200);
-	assert_status(ask(request, "&signature=v1_x", "x-access-token: correct\r\n"), 200);
-	assert_failure(ask(request, "", "X-Access-Token: wrong\r\n"), 401,
-		"access token present in header but does not match");
-	assert_failure(ask(request, "&signature=v1_x", "X-Access-Token: correc\r\n"), 401, "does not match");
-	assert_failure(ask(request, "", ""), 401, "missing signature query parameter");
-	assert_failure(ask(request, "&signature=v1_x", ""), 501, "signature");
-	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"), 401,
-		"missing signature");
-	assert_failure(rpc("Stat", "{\"path\":\"/\"}"), 401,
-		"unauthorized access, please provide a valid access token or method signing if supported");
-	harness.token = NULL;
-	assert_status(ask(request, "", "X-Access-Token: any\r\n"), 200);
+	static const struct {
+		const char *line, *headers;
+		int status;
+		const char *message;
+	} cases[] = {
+		{"GET /files?path=x", "X-Access-Token: correct\r\n", 0, ""},
+		{"GET /files?path=x&signature=v1_x", "x-access-token: correct\r\n", 0, ""},
+		{"GET /files?path=x", "X-Access-Token: wrong\r\n", 401, "access token present in header but does not match"},
+		{"GET /files?path=x&signature=v1_x", "X-Access-Token: correc\r\n", 401, "access token present in header but does not match"},
+		{"GET /files?path=x", "", 401, "missing signature query parameter"},
+		{"GET /files?path=x&signature=v1_x", "", 501, "signed URLs are not supported: signature"},
+		{"GET /files?path=x&signature=v1_x", "X-Access-Token:\r\n", 501, "signed URLs are not supported: signature"},
+		{"GET /files?signature=%zz", "", 400, "malformed query string"},
+		{"POST /files?path=x", "", 401, "missing signature query parameter"},
+		{"POST /files/compose", "", 401, "missing signature query parameter"},
+		{"POST /filesystem.Filesystem/Stat", "", 401,
+			"unauthorized access, please provide a valid access token or method signing if supported"},
+		{"POST /filesystem.Filesystem/Stat?signature=x", "X-Access-Token: correct2\r\n", 401,
+			"unauthorized access, please provide a valid access token or method signing if supported"},
+	};
+	const char *message;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		assert_int_equal(refusal("correct", cases[i].line, cases[i].headers, &message), cases[i].status);
+		assert_string_equal(message, cases[i].message);
+		assert_int_equal(refusal(NULL, cases[i].line, cases[i].headers, &message), 0);
+	}
 }
 
 static void shrink(void)

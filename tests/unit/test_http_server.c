@@ -86,6 +86,7 @@ static void on_request(struct http_req *r, void *arg)
 	t.req = r;
 	struct str path = r->head->path;
 	if (str_is(path, "/detach")) {
+		http_hold(r);
 		t.detached = http_detach(r, &t.rest);
 		return;
 	}
