@@ -9,7 +9,7 @@ const char debian_script[] =
 	"suite=bookworm mirror=$1 work=$PWD root=$PWD/root\n"
 	"phase() { echo \"" DEBIAN_PHASE "$*\"; }\n"
 	"phase 1 reading the package sources\n"
-	/* The machine's own sources for this release, so that a local mirror is used; else the one given, else Debian's. */
+	/* The mirror given, else the machine's own sources for this release, else mmdebstrap's default. */
 	"mkdir keys\n"
 	"cp /usr/share/keyrings/debian-archive-keyring.gpg keys/\n"
 	"cp /etc/apt/trusted.gpg.d/*.gpg /etc/apt/trusted.gpg.d/*.asc keys/ 2>/dev/null || :\n"
@@ -19,7 +19,7 @@ const char debian_script[] =
 	"	apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT) $(SOURCESENTRY)' 'Created-By: Packages' 2>/dev/null |\n"
 	"		awk -v s=$suite '$3 == \"main\" && ($2 == s || $2 == s \"-updates\" || $2 == s \"-security\")' | sort -u > targets || :\n"
 	"	awk '{ print \"deb\", $1, $2, $3 }' targets | sort -u > sources\n"
-	"	grep -q \" $suite main\" sources || echo \"deb http://deb.debian.org/debian $suite main\" > sources\n"
+	"	grep -q \" $suite main\" sources || : > sources\n"
 	/* Keys that the same files name for their sources. */
 	"	for f in $(sed 's/.* //; s/:[0-9]*$//' targets | sort -u); do\n"
 	"		for k in $(sed -n 's/.*[Ss]igned-[Bb]y[:=][[:space:]]*\\(\\/[^] ,]*\\).*/\\1/p' \"$f\" 2>/dev/null); do\n"
@@ -39,7 +39,7 @@ const char debian_script[] =
 	"	--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \\\n"
 	"	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \\\n"
 	"	--dpkgopt='path-exclude=/usr/share/locale/*/*' \\\n"
-	"	--include=" PACKAGES " $suite $root - < sources 2>&1 | while IFS= read -r line; do\n"
+	"	--include=" PACKAGES " $suite $root $([ ! -s sources ] || echo -) < sources 2>&1 | while IFS= read -r line; do\n"
 	"	case $line in\n"
 	"	'I: running apt-get update'*) phase 4 reading the package lists ;;\n"
 	"	'I: downloading packages'*) phase 12 downloading packages ;;\n"
@@ -53,11 +53,10 @@ const char debian_script[] =
 	"done\n"
 	"[ -e made ]\n"
 	"phase 86 making users and settings\n"
-	"cat > $root/etc/apt/sources.list <<E\n"
-	"deb http://deb.debian.org/debian $suite main\n"
-	"deb http://deb.debian.org/debian $suite-updates main\n"
-	"deb http://deb.debian.org/debian-security $suite-security main\n"
-	"E\n"
+	/* Sandboxes install from where the image came from, without anybody's password. */
+	"cat $root/etc/apt/sources.list $root/etc/apt/sources.list.d/*.list 2>/dev/null | sed -n 's#//[^/@ ]*@#//#; /^deb /p' > plain || :\n"
+	"[ -s plain ]\n"
+	"mv plain $root/etc/apt/sources.list\n"
 	"rm -rf $root/etc/apt/apt.conf.d/99mmdebstrap $root/etc/apt/sources.list.d/* $root/etc/apt/trusted.gpg.d/keys*\n"
 	"mv $root/etc/dpkg/dpkg.cfg.d/99mmdebstrap $root/etc/dpkg/dpkg.cfg.d/no-docs\n"
 	"chroot $root useradd --uid 1000 --user-group --groups sudo --create-home --shell /bin/bash user\n"
