@@ -12,6 +12,7 @@ enum {
 	LOOK_CALM_MS = 5000,
 	LOOK_TIGHT_MS = 250,   /* nothing moves */
 	TRIM_EVERY_MS = 1000,
+	STUBBORN_MOST_MS = 30000,
 	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
 	GROWTH_SHARE = 8,      /* an eighth of the old sum goes with each look */
 	BUSY_SHARE = 10,       /* a look costs at most a tenth of the time */
@@ -127,7 +128,33 @@ static bool guaranteed(const struct disk_entry *e)
 	return e->space.backed >= e->space.total && e->space.total;
 }
 
-static void look_at(struct disk_entry *e)
+/* Written into blocks that fallocate got inside: no brake stops it, and it is not pending. What was only allocated costs nothing until it is dirty: else anybody could
+ * shut the others out with fallocate. all_dirty: of the whole machine, which is cheaper to ask. */
+static uint64_t dirty_of(const struct disk_entry *e, uint64_t all_dirty)
+{
+	uint64_t dirty;
+	if (all_dirty <= sync_above)
+		return 0;
+	if (box_dirty(e->box, &dirty) == 0)
+		return dirty;
+	return e->space.used > e->space.backed ? MIN(e->space.used - e->space.backed, all_dirty) : 0;
+}
+
+/* What it had when the freezer had it: what is dirty may still come, more may not. */
+static void remember_frozen(struct disk_entry *e)
+{
+	uint64_t holds = e->space.backed + e->exposure;
+	if (!e->frozen || !e->frozen_at || holds < e->frozen_at)
+		e->frozen_at = e->frozen ? holds : 0;
+}
+
+/* One long write(2), which the freezer does not interrupt. */
+static bool takes_frozen(const struct disk_entry *e)
+{
+	return e->frozen_at && e->space.backed + e->exposure > e->frozen_at + creep;
+}
+
+static void look_at(struct disk_entry *e, uint64_t all_dirty)
 {
 	struct box_space now;
 	int r = box_space(e->box, &now);
@@ -136,12 +163,12 @@ static void look_at(struct disk_entry *e)
 		return;
 	}
 	e->space = now;
-	/* Allocated inside without being backed (fallocate, blocks on their way), or not even allocated yet. */
-	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, now.used > now.backed ? now.used - now.backed : 0);
+	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, dirty_of(e, all_dirty));
 	uint64_t taken = now.backed + (guaranteed(e) ? 0 : now.pending), more = e->seen && taken > e->taken ? taken - e->taken : 0;
 	e->growth = e->growth - e->growth / GROWTH_SHARE + more;
 	e->quota -= MIN(e->quota, more);
 	e->taken = taken;
+	remember_frozen(e);
 	e->seen = true;
 }
 
@@ -167,14 +194,14 @@ static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t sta
 		box_trim(e->box);
 	}
 	/* Metadata in memory is not counted in `pending`: near the end everybody is written back. */
-	if (e->space.pending > sync_above || d->zone == DISK_FULL || (d->zone == DISK_RED && (e->space.pending || grows(e))))
+	if (e->exposure > sync_above || d->zone == DISK_FULL || (d->zone == DISK_RED && (e->exposure || grows(e))))
 		box_sync(e->box);
 }
 
 /* Too much is pending for the room there is: who has much of it waits, without an error, until it is written. */
 static bool must_wait(const struct disk_entry *e, bool crowded)
 {
-	return crowded && e->space.pending > (e->frozen ? thaw_below : sync_above);
+	return crowded && e->exposure > (e->frozen ? thaw_below : sync_above);
 }
 
 /* Takes space although nothing new may be allocated inside: counted from the first look after its brake closed. A journal's first round is not meant. */
@@ -215,7 +242,10 @@ static void act(struct disk_account *d, enum disk_zone before, int64_t weighted,
 	bool crowded = weighted < (int64_t)(d->zone == DISK_CALM ? m->reserve : m->red);
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
+		bool was = e->stubborn;
 		e->stubborn = is_stubborn(d, before, e);
+		if (e->stubborn && !was)
+			e->stubborn_at = now;
 		set_brake(e, share_of(d, e, most));
 		set_frozen(e, e->stubborn || must_wait(e, crowded) || (d->zone == DISK_FULL && !guaranteed(e)));
 		if (crowded || d->zone != DISK_CALM)
@@ -223,28 +253,35 @@ static void act(struct disk_account *d, enum disk_zone before, int64_t weighted,
 	}
 }
 
-/* Who takes space although it is frozen; else, when what is pending has no room any more, who has most of it: its dirty data goes with it. */
-static struct disk_entry *worst_of(const struct disk_account *d, uint64_t free_bytes)
+/* Takes space although it is frozen, on a full host; or has been in the way of the others for so long that nobody can wait for its deletes. */
+static bool must_end(const struct disk_entry *e, bool full, int64_t now)
+{
+	return e->stubborn && ((full && takes_frozen(e)) || now - e->stubborn_at > STUBBORN_MOST_MS * NS_PER_MS);
+}
+
+/* Who must end; else, when what is pending on a full host has no room any more, who has most of it: its dirty data goes with it. */
+static struct disk_entry *worst_of(const struct disk_account *d, uint64_t free_bytes, bool full, int64_t now)
 {
 	struct disk_entry *worst = NULL;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		if (e->stubborn && grows(e) && (!worst || e->growth > worst->growth))
+		if (must_end(e, full, now) && (!worst || e->space.backed > worst->space.backed))
 			worst = e;
 	}
-	if (worst || d->exposure <= free_bytes + d->ballast)
+	if (worst || !full || d->exposure <= free_bytes + d->ballast)
 		return worst;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		if (e->space.pending > moves && (!worst || e->space.pending > worst->space.pending))
+		if (e->exposure > moves && (!worst || e->exposure > worst->exposure))
 			worst = e;
 	}
 	return worst;
 }
 
-static void kill_worst(struct disk_account *d, uint64_t free_bytes, int64_t now)
+/* full: the host was full at the last look, too. */
+static void kill_worst(struct disk_account *d, uint64_t free_bytes, bool full, int64_t now)
 {
-	struct disk_entry *worst = worst_of(d, free_bytes);
+	struct disk_entry *worst = worst_of(d, free_bytes, full, now);
 	if (!worst || (d->last_kill && now - d->last_kill < KILL_EVERY_MS * NS_PER_MS))
 		return;
 	char detail[160];
@@ -303,19 +340,15 @@ int64_t disk_account_tick(struct disk_account *d)
 	}
 	d->blind = false;
 	struct disk_marks m = disk_marks(d->options, disk.total);
-	uint64_t exposure = 0, pending = 0;
-	d->backed = 0;
+	d->exposure = d->backed = 0;
 	bool moving = false;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
-		look_at(e);
-		exposure += e->exposure;
-		pending += e->space.pending;
+		look_at(e, disk.dirty);
+		d->exposure += e->exposure;
 		d->backed += e->space.backed;
-		moving |= grows(e) || e->space.pending;
+		moving |= grows(e) || e->exposure;
 	}
-	/* Blocks that were only allocated inside cost nothing until they are dirty: else anybody could shut the others out with fallocate. */
-	d->exposure = MAX(pending, MIN(exposure, disk.dirty));
 	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
 	enum disk_zone before = d->zone;
 	enter(d, zone_of(before, disk.free, left, &m), &disk);
@@ -323,8 +356,8 @@ int64_t disk_account_tick(struct disk_account *d)
 	if (d->zone != DISK_CALM)
 		deal(d, before, left, &m);
 	act(d, before, weighted, &m, now);
-	if (d->zone == DISK_FULL && before == DISK_FULL)
-		kill_worst(d, disk.free, now);
+	if (d->zone >= DISK_RED)
+		kill_worst(d, disk.free, d->zone == DISK_FULL && before == DISK_FULL, now);
 	keep_ballast(d, left, &m);
 	int64_t wait = next_look(d, weighted, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
 	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;

@@ -37,6 +37,8 @@ struct disk_entry {
 	uint64_t growth;         /* decaying sum of what it took */
 	uint64_t quota;          /* what it may still take of what was dealt out */
 	uint64_t closed_at;      /* `taken` when the brake closed in the red zone; 0 = it is not closed */
+	uint64_t frozen_at;      /* backed + exposure when it was frozen; 0 = it is not */
+	int64_t stubborn_at;     /* boottime since when it is */
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
 	bool seen, braked, frozen, stubborn;

@@ -102,6 +102,9 @@ int64_t box_disk_bytes(const struct box *b);
 void box_trim(struct box *b);
 /* What the node's space account works with (sandbox/space.h does it for an ext4 image on a loop device). space: 0 or -errno. Under 50 us. */
 int box_space(const struct box *b, struct box_space *ret);
+/* Bytes in memory that its processes have written to files and that are not on the disk yet, whether a block was chosen or not (fallocate inside chooses them
+ * before). 0, -ENOENT where nobody accounts memory, or -errno. */
+int box_dirty(const struct box *b, uint64_t *ret);
 /* At most `bytes` more may be allocated inside; what is over gets ENOSPC from write(2), before it is dirty. BOX_NO_BRAKE = no limit but the disk's size.
  * Stays in force when the node ends. 0 or -errno; under 50 us. */
 int box_brake(struct box *b, uint64_t bytes);

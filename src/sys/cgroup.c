@@ -335,6 +335,12 @@ int cgroups_stats(struct cgroups *c, const char *name, enum cgroup_part part, st
 	return c->ops->stats(c, part_dir(dir, name, part), ret);
 }
 
+int cgroups_dirty(struct cgroups *c, const char *name, enum cgroup_part part, uint64_t *ret)
+{
+	char dir[160];
+	return c->ops->dirty(c, part_dir(dir, name, part), ret);
+}
+
 static int each_in(const char *mount, struct cgroups *c, void (*fn)(const char *, void *), void *arg)
 {
 	char path[CGROUP_LONG_PATH];

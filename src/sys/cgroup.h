@@ -66,6 +66,8 @@ int cgroups_kill(struct cgroups *c, const char *name);
 /* Removes both groups: 0 (also when absent), -EBUSY while a process is left. */
 int cgroups_remove(struct cgroups *c, const char *name);
 int cgroups_stats(struct cgroups *c, const char *name, enum cgroup_part part, struct cgroup_stats *ret);
+/* Bytes of files that the group has written and that are not on a disk yet: 0, -ENOENT where nobody accounts memory, or -errno. */
+int cgroups_dirty(struct cgroups *c, const char *name, enum cgroup_part part, uint64_t *ret);
 /* Calls fn for the name of each directory below <top>, in any hierarchy (a name may come more than once). */
 int cgroups_each(struct cgroups *c, void (*fn)(const char *name, void *arg), void *arg);
 

@@ -14,6 +14,7 @@ struct cgroup_ops {
 	int (*kill)(struct cgroups *c, const char *dir);
 	int (*remove)(struct cgroups *c, const char *dir);
 	int (*stats)(struct cgroups *c, const char *dir, struct cgroup_stats *ret);
+	int (*dirty)(struct cgroups *c, const char *dir, uint64_t *ret);
 };
 
 struct cgroups {

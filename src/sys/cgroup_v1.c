@@ -197,4 +197,18 @@ static int stats(struct cgroups *c, const char *dir, struct cgroup_stats *ret)
 	return 0;
 }
 
-const struct cgroup_ops cgroup_v1 = {prepare, create, limit, attach, freeze, kill_group, remove_group, stats};
+static int dirty(struct cgroups *c, const char *dir, uint64_t *ret)
+{
+	const char *m = HIERARCHY(c, memory);
+	uint64_t waiting = 0, under_way = 0;
+	if (!m)
+		return -ENOENT;
+	int r = cgroup_read_key(m, c, dir, "memory.stat", "total_dirty", &waiting);
+	if (r == 0)
+		r = cgroup_read_key(m, c, dir, "memory.stat", "total_writeback", &under_way);
+	if (r == 0)
+		*ret = waiting + under_way;
+	return r;
+}
+
+const struct cgroup_ops cgroup_v1 = {prepare, create, limit, attach, freeze, kill_group, remove_group, stats, dirty};

@@ -327,6 +327,11 @@ int box_space(const struct box *b, struct box_space *ret)
 	return 0;
 }
 
+int box_dirty(const struct box *b, uint64_t *ret)
+{
+	return -ENOENT;
+}
+
 int box_brake(struct box *b, uint64_t bytes)
 {
 	b->m->brake = bytes;

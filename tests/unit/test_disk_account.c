@@ -20,6 +20,8 @@ struct box {
 	uint64_t allowed;    /* what the brake leaves */
 	uint64_t rate;       /* bytes a second it wants to write */
 	uint64_t past_brake; /* bytes a second that no brake stops (inode tables) ... */
+	uint64_t into;       /* bytes a second that it writes into blocks which fallocate got: no brake stops them either, but they are written back as all data is ... */
+	uint64_t dirty;      /* ... and until then they are dirty */
 	uint64_t fixed;      /* ... and that no trim gives back */
 	bool freezes;        /* false: one long write(2) that the freezer does not interrupt */
 	bool frozen, killed, refused;
@@ -49,7 +51,7 @@ static int disk(struct host_disk *ret, void *arg)
 {
 	*ret = (struct host_disk){sim.total, sim.free, 0};
 	for (size_t i = 0; i < sim.n; i++)
-		ret->dirty += sim.boxes[i].space.pending;
+		ret->dirty += sim.boxes[i].space.pending + sim.boxes[i].dirty;
 	return 0;
 }
 
@@ -58,6 +60,12 @@ static const struct host host = {.boottime = now, .realtime = now, .disk = disk}
 int box_space(const struct box *b, struct box_space *ret)
 {
 	*ret = b->space;
+	return 0;
+}
+
+int box_dirty(const struct box *b, uint64_t *ret)
+{
+	*ret = b->space.pending + b->dirty;
 	return 0;
 }
 
@@ -130,6 +138,11 @@ static void step_box(struct box *b)
 	b->space.pending += accepted;
 	uint64_t creeping = b->frozen && b->freezes ? 0 : b->past_brake / 1000;
 	uint64_t back = MIN(b->space.pending, sim.writeback / 1000 / sim.n), got = take(back + creeping);
+	b->dirty += b->frozen && b->freezes ? 0 : b->into / 1000;
+	uint64_t of_dirty = MIN(b->dirty, sim.writeback / 1000 / sim.n - back), got_dirty = take(of_dirty);
+	sim.lost |= got_dirty < of_dirty;
+	b->dirty -= of_dirty;
+	b->space.backed += got_dirty;
 	/* The host refuses what the file system inside has promised: this is the loss. */
 	sim.lost |= got < back + creeping;
 	b->space.pending -= back;
@@ -271,12 +284,31 @@ static void a_writer_outside_is_outrun(void **state)
 	}
 }
 
+static void a_writer_outside_is_outrun_by_what_passes_the_brake(void **state)
+{
+	for (uint64_t speed = 100; speed <= 400; speed *= 2) {
+		world(4000, 3800, 3);
+		for (int k = 0; k < 2; k++) {
+			sim.boxes[k].space.used = 3000 * MIB;
+			sim.boxes[k].into = 1000 * MIB;
+		}
+		sim.outside = speed * MIB;
+		run(30000);
+		if (sim.lost)
+			fail_msg("lost at %llu MiB/s", (unsigned long long)speed);
+		assert_int_equal(sim.free, 0);
+		for (int k = 0; k < 3; k++)
+			assert_true(sim.boxes[k].dirty == 0 && !sim.boxes[k].killed);
+		disk_account_free(steal_pointer(&account));
+	}
+}
+
 static void what_no_brake_stops_is_frozen(void **state)
 {
 	world(2000, 1500, 3);
 	sim.boxes[0].past_brake = 50 * MIB;
 	sim.boxes[1].rate = MIB / 10;
-	run(60000);
+	run(40000);
 	assert_false(sim.lost);
 	assert_true(sim.boxes[0].frozen);
 	assert_false(sim.boxes[0].killed);
@@ -286,6 +318,19 @@ static void what_no_brake_stops_is_frozen(void **state)
 	run(2000);
 	assert_false(sim.boxes[0].frozen);
 	assert_true(sim.boxes[0].allowed == BOX_NO_BRAKE);
+}
+
+/* Frozen it cannot delete anything: it is not left in the others' way for ever. */
+static void what_stays_frozen_is_ended(void **state)
+{
+	world(2000, 1500, 3);
+	sim.boxes[0].past_brake = 50 * MIB;
+	sim.boxes[1].rate = MIB / 10;
+	run(80000);
+	assert_false(sim.lost);
+	assert_true(sim.boxes[0].killed);
+	assert_false(sim.boxes[1].killed || sim.boxes[2].killed || sim.boxes[1].frozen || sim.boxes[2].frozen);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
 }
 
 static void what_no_freezer_stops_is_ended(void **state)
@@ -406,7 +451,9 @@ int main(void)
 		T(who_writes_little_is_not_refused_with_the_others),
 		T(many_writers_share_what_is_left),
 		T(a_writer_outside_is_outrun),
+		T(a_writer_outside_is_outrun_by_what_passes_the_brake),
 		T(what_no_brake_stops_is_frozen),
+		T(what_stays_frozen_is_ended),
 		T(what_no_freezer_stops_is_ended),
 		T(on_a_full_host_everybody_waits),
 		T(deleted_data_comes_back_by_trim),

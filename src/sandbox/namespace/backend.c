@@ -11,7 +11,7 @@ enum {
 	WORKERS_MOST = 16,
 	REAPERS = 2,
 	CLEANERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
-	SLOW = 2,
+	SLOW = 8,
 	QUEUE = 65536,
 };
 

@@ -706,6 +706,11 @@ int box_space(const struct box *b, struct box_space *ret)
 	return image < 0 ? image : space_read(b->slot->disk.loop, b->slot->disk.root, image, ret);
 }
 
+int box_dirty(const struct box *b, uint64_t *ret)
+{
+	return is_usable(b) ? cgroups_dirty(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, ret) : -EBUSY;
+}
+
 int box_brake(struct box *b, uint64_t bytes)
 {
 	return is_usable(b) ? space_brake(b->slot->disk.loop, b->slot->disk.root, bytes) : -EBUSY;

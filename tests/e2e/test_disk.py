@@ -1,0 +1,354 @@
+"""The space account (docs/architecture.md, "Space") on a host file system of 3 GB of its own: it is filled from inside and from outside, and no sandbox loses anything."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import pytest
+from e2b import NotEnoughSpaceException, Sandbox
+
+from server import wait_for
+
+MIB = 1 << 20
+HOST_MB = 3072
+FULL_MB = 128  # disk_marks(): the reserve of so small a file system is 512 MiB, the red mark half of it, the full mark half of that
+
+# Writes files without end and tells each ENOSPC.
+WRITER = r"""
+import itertools, os, time
+block = os.urandom(8 << 20)
+for number in itertools.count():
+    if os.path.exists("/dev/shm/stop"):
+        break
+    try:
+        with open(f"/home/user/big{number}", "wb", buffering=0) as f:
+            for _ in range(64):
+                f.write(block)
+    except OSError as e:
+        print("full" if e.errno == 28 else f"error {e.errno}", flush=True)
+        time.sleep(0.05)
+"""
+
+# Writes a file of that many MiB whose blocks fallocate got before: no ENOSPC is possible.
+FALLOCATER = r"""
+import os, sys
+fd = os.open("/home/user/big", os.O_WRONLY | os.O_CREAT)
+os.posix_fallocate(fd, 0, int(sys.argv[1]) << 20)
+print("allocated", flush=True)
+block = os.urandom(4 << 20)
+for _ in range(int(sys.argv[1]) // 4):
+    os.write(fd, block)
+print("written", flush=True)
+"""
+
+# Small files with an fsync each; their sums are told once they are durable.
+CAREFUL = r"""
+import hashlib, itertools, os, time
+for number in itertools.count():
+    if os.path.exists("/dev/shm/stop"):
+        break
+    data = os.urandom(20000)
+    try:
+        with open(f"/home/user/f{number}", "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        print("file", number, hashlib.sha256(data).hexdigest(), flush=True)
+    except OSError as e:
+        print("full" if e.errno == 28 else f"error {e.errno}", flush=True)
+    time.sleep(0.05)
+"""
+
+# Sums of what is on the disk: pages in memory are given up before.
+SUMS = r"""
+import hashlib, json, os, pathlib
+os.sync()
+out = {}
+for p in pathlib.Path("/home/user").glob("f[0-9]*"):
+    fd = os.open(p, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    out[p.name[1:]] = hashlib.sha256(open(fd, "rb").read()).hexdigest()
+print(json.dumps(out))
+"""
+
+# Takes all of the host's file system by write(2), says "full", and takes what comes back, too, until its input ends.
+OUTSIDE = r"""
+import os, select, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+block, told = bytes(4 << 20), False
+while not select.select([0], [], [], 0.01 if told else 0)[0]:
+    try:
+        os.write(fd, block)
+    except OSError as e:
+        if not told:
+            print("full" if e.errno == 28 else f"error {e.errno}", flush=True)
+        told = True
+"""
+
+
+class SmallHost:
+    """An ext4 file system on a loop device, for a state directory."""
+
+    def __init__(self):
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="cub-disk-", dir="/tmp"))
+        self.top = self.base / "h"
+        self.top.mkdir()
+        self.image = self.base / "image"
+        self.device = None
+        self.lowest = None
+        self.done = threading.Event()
+        self.watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def make(self):
+        with open(self.image, "wb") as f:
+            f.truncate(HOST_MB * MIB)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-F", self.image], check=True)
+        self.device = subprocess.run(["losetup", "--direct-io=on", "--find", "--show", self.image], check=True, capture_output=True, text=True).stdout.strip()
+        subprocess.run(["mount", "-t", "ext4", self.device, self.top], check=True)
+        self.watcher.start()
+        return self
+
+    def free(self):
+        st = os.statvfs(self.top)
+        return st.f_bavail * st.f_frsize
+
+    def _watch(self):
+        while not self.done.wait(0.005):
+            free = self.free()
+            self.lowest = free if self.lowest is None else min(free, self.lowest)
+
+    def take(self, leave):
+        """A process outside any sandbox takes all but `leave` bytes, in one call."""
+        with open(self.top / "taken", "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, self.free() - leave)
+
+    def give_back(self):
+        for name in ("taken", "outside"):
+            (self.top / name).unlink(missing_ok=True)
+        os.sync()
+
+    def destroy(self):
+        if os.environ.get("KEEP_LOG"):
+            for sc in SCRIPTS: print("SCRIPT", sc.box.sandbox_id, [ (k, sc.count(k)) for k in ("full","allocated","file","error")], sc.lines()[-1:], sc.failure)
+            SCRIPTS.clear(); print("lowest", self.lowest and self.lowest>>20, "free", self.free()>>20)
+        self.done.set()
+        if self.watcher.is_alive():
+            self.watcher.join()
+        if self.device:
+            def unmounted():
+                return subprocess.run(["umount", self.top], capture_output=True).returncode == 0 or not os.path.ismount(self.top)
+            wait_for(unmounted, 20, f"umount {self.top}")
+            subprocess.run(["losetup", "--detach", self.device], check=True)
+        if os.environ.get("KEEP_LOG"): shutil.copy(self.base / "log", os.environ["KEEP_LOG"])
+        shutil.rmtree(self.base)
+
+
+@pytest.fixture
+def small_host():
+    host = SmallHost()
+    try:
+        yield host.make()
+    finally:
+        host.destroy()
+
+
+@pytest.fixture
+def serve(small_host, own_server):
+    """A server whose state directory is on the small file system; its log is not."""
+    def start(**options):
+        s = own_server(start=False, state_dir=small_host.top / "s", options={"pool.min": 1, "sandbox.disk": 4096, **options})
+        s.log_path = small_host.base / "log"
+        return s.start()
+    return start
+
+
+def client(s):
+    return {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
+
+
+SCRIPTS = []
+
+class Script:
+    """A Python program inside a sandbox: its lines, as they come."""
+
+    def __init__(self, box, text, *arguments):
+        self.box, self.text = box, ""
+        box.files.write("/dev/shm/program.py", text)
+        self.thread = threading.Thread(target=self._run, args=(" ".join(map(str, ("python3", "/dev/shm/program.py", *arguments))),), daemon=True)
+        self.failure = None
+        SCRIPTS.append(self)
+        self.thread.start()
+
+    def _run(self, command):
+        try:
+            self.box.commands.run(command, on_stdout=self._more, timeout=0)
+        except Exception as e:
+            self.failure = e
+
+    def _more(self, text):
+        self.text += text
+
+    def lines(self):
+        return self.text.split("\n")[:-1]
+
+    def count(self, word):
+        return sum(line.split()[0] == word for line in self.lines())
+
+    def finish(self):
+        self.box.files.write("/dev/shm/stop", b"")
+        self.thread.join(60)
+        assert not self.thread.is_alive() and self.failure is None, self.failure
+        assert [line for line in self.lines() if line.startswith("error")] == []
+
+
+def errors_of_disks(state):
+    """{image: errors its file system has seen} of those that had some; every mounted disk of the state directory is asked."""
+    found, asked = {}, 0
+    for p in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if p.read_text().startswith(f"{state}/node/disks/"):
+                asked += 1
+                n = int((pathlib.Path("/sys/fs/ext4") / p.parts[3] / "errors_count").read_text())
+                if n:
+                    found[p.read_text().strip()] = n
+        except OSError:
+            pass
+    assert asked
+    return found
+
+
+def check_images(s, base):
+    """e2fsck on a copy of every disk: its journal is replayed, and nothing else is wrong."""
+    for image in (s.state / "node/disks").glob("*.img"):
+        copy = base / "copy"
+        subprocess.run(["cp", "--sparse=always", image, copy], check=True)
+        r = subprocess.run(["e2fsck", "-f", "-p", copy], capture_output=True, text=True)
+        assert r.returncode in (0, 1), r.stdout + r.stderr
+        copy.unlink()
+
+
+def check_usable(box, number):
+    assert box.commands.run("rm -f big*; sync; echo alive", timeout=60).stdout == "alive\n"
+    root = [line.split()[3] for line in box.commands.run("cat /proc/mounts").stdout.splitlines() if line.split()[1] == "/"]
+    assert root and all("rw" in options.split(",") for options in root)
+    box.files.write("after", f"{number}" * 100000)
+    assert box.commands.run("mkdir -p d && mv after d/ && sync && cat d/after").stdout == f"{number}" * 100000
+
+
+def check_all(s, host, careful, boxes, ends=0):
+    """Nothing lost, nothing read-only, everybody usable; so many were ended."""
+    told = dict(line.split()[1:] for line in careful.lines() if line.startswith("file "))
+    held = json.loads(careful.box.commands.run(f"python3 -c '{SUMS}'", timeout=60).stdout)
+    assert {k: held.get(k) for k in told} == told
+    for number, box in enumerate(boxes):
+        check_usable(box, number)
+    assert errors_of_disks(s.state) == {}
+    check_images(s, host.base)
+    for box in boxes:
+        assert box.kill() is True
+    assert s.log_tail(1 << 20).count("gone: disk_full") == ends
+
+
+def started(s):
+    """Three sandboxes, the third of which writes small files."""
+    boxes = [Sandbox.create("base", timeout=600, **client(s)) for _ in range(3)]
+    careful = Script(boxes[2], CAREFUL)
+    wait_for(lambda: careful.count("file") > 5, 20, "small files")
+    return boxes, careful
+
+
+def more_files(careful, n, seconds=30):
+    files = careful.count("file")
+    wait_for(lambda: careful.count("file") > files + n, seconds, f"{n} more small files")
+
+
+def test_writers_inside_cannot_fill_the_host(small_host, serve):
+    s = serve()
+    boxes, careful = started(s)
+    writers = [Script(box, WRITER) for box in boxes[:2]]
+    wait_for(lambda: all(w.count("full") for w in writers), 60, "both writers to be refused")
+    # They go on trying, and who writes little is not refused.
+    refused = [w.count("full") for w in writers]
+    more_files(careful, 60, 60)
+    assert careful.count("full") == 0
+    assert all(w.count("full") > n for w, n in zip(writers, refused))
+    assert small_host.lowest > FULL_MB * MIB
+    status, body = s.call("POST", "/v2/sandboxes", {"templateID": "base"})
+    assert status == 507 and "disk" in body["message"], body
+    for script in [*writers, careful]:
+        script.finish()
+    check_all(s, small_host, careful, boxes)
+
+
+def test_who_writes_into_fallocated_blocks_waits_and_one_is_ended(small_host, serve):
+    """No ENOSPC stops them: they are frozen, and when that frees nothing, one ends with disk_full, so that the others can go on."""
+    s = serve()
+    boxes, careful = started(s)
+    writers = [Script(box, FALLOCATER, 1400) for box in boxes[:2]]
+    ends = {}
+    def ended():
+        for box in boxes:
+            status, body = s.call("GET", "/sandboxes/" + box.sandbox_id)
+            if status == 404:
+                ends[box.sandbox_id] = body["lastTermination"]
+        return ends
+    wait_for(ended, 60, "one to be ended")
+    assert len(ends) == 1 and boxes[2].sandbox_id not in ends
+    (end,) = ends.values()
+    assert end["reason"] == "disk_full" and "the machine's disk is full" in end["detail"]
+    assert small_host.lowest > 0
+    left = [w for w in writers if w.box.sandbox_id not in ends]
+    wait_for(lambda: left[0].count("written"), 30, "the other to end its file")
+    more_files(careful, 5)
+    careful.finish()
+    assert "ending: disk_full" in s.log_tail(1 << 20)
+    check_all(s, small_host, careful, [left[0].box, boxes[2]], ends=1)
+
+
+@pytest.mark.parametrize("program,argument", [(WRITER, ""), (FALLOCATER, 800)], ids=["write", "fallocate"])
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_a_process_outside_fills_the_host(small_host, serve, program, argument, when):
+    s = serve()
+    boxes, careful = started(s)
+    writers = [Script(box, program, argument) for box in boxes[:2]]
+    if when == "late":
+        wait_for(lambda: small_host.free() < 1400 * MIB, 60, "the writers to be well under way")
+    outside = subprocess.Popen([sys.executable, "-c", OUTSIDE, small_host.top / "outside"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert outside.stdout.readline() == "full\n"
+        time.sleep(5)  # the state under test: a full host that stays full
+        assert small_host.free() < FULL_MB * MIB
+    finally:
+        outside.stdin.close()
+        outside.wait()
+        small_host.give_back()
+    more_files(careful, 5)
+    if program is FALLOCATER:
+        wait_for(lambda: all(w.count("written") for w in writers), 30, "both files to be whole")
+    for script in [*writers, careful]:
+        script.finish()
+    check_all(s, small_host, careful, boxes)
+
+
+def test_creates_below_the_reserve_are_507(small_host, serve):
+    s = serve()
+    box = Sandbox.create("base", timeout=600, **client(s))
+    small_host.take(leave=400 * MIB)
+    status, body = s.call("POST", "/v2/sandboxes", {"templateID": "base"})
+    assert (status, body["code"]) == (507, 507) and "disk" in body["message"] and "reserve" in body["message"], body
+    check_usable(box, 1)
+    small_host.give_back()
+    def created():
+        status, body = s.call("POST", "/v2/sandboxes", {"templateID": "base"})
+        assert status in (201, 507), body
+        return status == 201
+    wait_for(created, 20, "a create")
+    check_usable(box, 2)
