@@ -9,7 +9,8 @@
  *          to what is left of its share (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next
  *          look comes, and who writes little can still write when the others are refused. What is pending is written back at once, which makes exposure small;
  *          disks that hold deleted data are trimmed.
- *   red    below the red mark. Nothing new is allocated inside. A sandbox that still takes space (metadata, blocks allocated before) is frozen.
+ *   red    below the red mark. Nothing new is allocated inside. A sandbox that still takes space (metadata, blocks allocated before) is frozen, and after
+ *          30 s in which no room came back ended with `disk_full`: frozen it cannot delete anything.
  *   full   free space itself is below half the red mark: somebody outside takes it. Everything is frozen and written back, with the ballast file released for
  *          that, because also a sandbox that only touches metadata breaks on a full host. Who takes space even so, or has pending what finds no room any
  *          more, ends with `disk_full`; the others go on when space comes back.
