@@ -24,30 +24,6 @@ bool files_serves(const struct http_head *head)
 	return is_files(head) || str_starts(head->path, RPC_PREFIX);
 }
 
-/*
- * A request for /files without the header may carry a signature instead, which belongs to signed
- * URLs: without a signature it is refused, with one it is told that they are not served.
- */
-int files_refusal(const struct http_head *head, const char *token, const char **ret_message)
-{
-	const struct http_header *sent = http_find(head, "X-Access-Token");
-	if (!token || (sent && str_eq_secret(sent->value, str_of(token))))
-		return 0;
-	if (!is_files(head)) {
-		*ret_message = "unauthorized access, please provide a valid access token or method signing if supported";
-		return 401;
-	}
-	if (sent && sent->value.n) {
-		*ret_message = "access token present in header but does not match";
-		return 401;
-	}
-	cleanup_buf struct buf signature = BUF_INIT;
-	int r = url_query_get(head->query, "signature", &signature);
-	*ret_message = r < 0 ? "malformed query string" : r == 0 ? "missing signature query parameter"
-								 : "signed URLs are not supported: signature";
-	return r < 0 ? 400 : r == 0 ? 401 : 501;
-}
-
 static int find_user(struct files_call *c, struct str name)
 {
 	return guest_user_find(

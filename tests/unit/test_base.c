@@ -1,10 +1,12 @@
 #include "unit.h"
 
 #include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/log.h"
 #include "base/map.h"
+#include "base/sha256.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -120,6 +122,41 @@ static void json_strings_are_ascii_and_mend_broken_bytes(void **state)
 	buf_done(&b);
 }
 
+/* NIST's examples of FIPS 180-4, and its long message that no block boundary divides. */
+static void sha256_gives_the_published_digests(void **state)
+{
+	static char million[1000000];
+	memset(million, 'a', sizeof(million));
+	const struct {
+		struct str message;
+		const char *digest;
+	} vectors[] = {
+		{STR(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+		{STR("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+		{STR("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+			"248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+		{STR("abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrl"
+		     "mnopqrsmnopqrstnopqrstu"),
+			"cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1"},
+		{str_n(million, sizeof(million)),
+			"cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"},
+		/* Around the edges of the padding, by OpenSSL. */
+		{str_n(million, 55), "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318"},
+		{str_n(million, 56), "b35439a4ac6f0948b6d6f9e3c6af0f5f590ce20f1bde7090ef7970686ec6738a"},
+		{str_n(million, 63), "7d3e74a05d7db15bce4ad9ec0658ea98e3f06eeecf16b4c6fff2da457ddc2f34"},
+		{str_n(million, 64), "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb"},
+		{str_n(million, 65), "635361c48bb9eab14198e76ea8ab7f1a41685d6ad62aa9146d301d4f17eb0ae0"},
+		{str_n(million, 119), "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb"},
+		{str_n(million, 120), "2f3d335432c70b580af0e8e1b3674a7c020d683aa5f73aaaedfdc55af904c21c"},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(vectors); i++) {
+		unsigned char digest[SHA256_SIZE];
+		char hex[2 * SHA256_SIZE + 1];
+		sha256(vectors[i].message, digest);
+		assert_string_equal(hex_encode(hex, digest, sizeof(digest)), vectors[i].digest);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -128,6 +165,7 @@ int main(void)
 		cmocka_unit_test(buffer_keeps_bytes_over_growth_and_consumption),
 		cmocka_unit_test(map_finds_what_was_put_after_many_deletes),
 		cmocka_unit_test(times_round_trip_and_take_offsets),
+		cmocka_unit_test(sha256_gives_the_published_digests),
 		cmocka_unit_test(base64_takes_both_alphabets_and_refuses_junk),
 		cmocka_unit_test(json_strings_are_ascii_and_mend_broken_bytes),
 	};

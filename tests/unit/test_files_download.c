@@ -1,6 +1,9 @@
 #include "files_harness.h"
 
 #include "base/cleanup.h"
+#include "base/encode.h"
+#include "base/sha256.h"
+#include "io/url.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -260,7 +263,7 @@ static void identity_is_what_everybody_gets_unless_refused(void **state)
 /* What files_refusal() says about a request with these headers. */
 static int refusal(const char *token, const char *line, const char *headers, const char **ret_message)
 {
-	char text[256];
+	char text[1024];
 	static struct http_head head;
 	int status = 0, n = snprintf(text, sizeof(text), "%s HTTP/1.1\r\nHost: x\r\n%s\r\n", line, headers);
 	*ret_message = "";
@@ -281,11 +284,12 @@ static void secured_sandboxes_want_their_token(void **state)
 		{"GET /files?path=x", "X-Access-Token: wrong\r\n", 401, "access token present in header but does not match"},
 		{"GET /files?path=x&signature=v1_x", "X-Access-Token: correc\r\n", 401, "access token present in header but does not match"},
 		{"GET /files?path=x", "", 401, "missing signature query parameter"},
-		{"GET /files?path=x&signature=v1_x", "", 501, "signed URLs are not supported: signature"},
-		{"GET /files?path=x&signature=v1_x", "X-Access-Token:\r\n", 501, "signed URLs are not supported: signature"},
+		{"GET /files?path=x&signature=v1_x", "", 401, "invalid signature"},
+		{"GET /files?path=x&signature=v1_x", "X-Access-Token:\r\n", 401, "invalid signature"},
 		{"GET /files?signature=%zz", "", 400, "malformed query string"},
 		{"POST /files?path=x", "", 401, "missing signature query parameter"},
-		{"POST /files/compose", "", 401, "missing signature query parameter"},
+		{"POST /files/compose", "", 401,
+			"unauthorized access, please provide a valid access token or method signing if supported"},
 		{"POST /filesystem.Filesystem/Stat", "", 401,
 			"unauthorized access, please provide a valid access token or method signing if supported"},
 		{"POST /filesystem.Filesystem/Stat?signature=x", "X-Access-Token: correct2\r\n", 401,
@@ -296,6 +300,114 @@ static void secured_sandboxes_want_their_token(void **state)
 		assert_int_equal(refusal("correct", cases[i].line, cases[i].headers, &message), cases[i].status);
 		assert_string_equal(message, cases[i].message);
 		assert_int_equal(refusal(NULL, cases[i].line, cases[i].headers, &message), 0);
+	}
+}
+
+/* A signature over this text, as the clients compute it. */
+static const char *sign(const char *fmt, ...)
+{
+	static char text[1024];
+	cleanup_buf struct buf raw = BUF_INIT, plain = BUF_INIT, encoded = BUF_INIT;
+	va_list ap;
+	va_start(ap, fmt);
+	buf_vaddf(&raw, fmt, ap);
+	va_end(ap);
+	unsigned char digest[SHA256_SIZE];
+	sha256(buf_str(&raw), digest);
+	base64_encode(&plain, str_n(digest, sizeof(digest)));
+	plain.end--; /* one '=' behind 32 bytes */
+	url_encode(&encoded, buf_str(&plain));
+	snprintf(text, sizeof(text), "v1_%s", buf_cstr(&encoded));
+	return text;
+}
+
+/* What is said to "METHOD /files?query" with that signature, in a sandbox whose token is "correct"; "" = served. */
+static const char *signed_by(const char *line, const char *signature)
+{
+	char with[512];
+	const char *message;
+	snprintf(with, sizeof(with), "%s&signature=%s", line, signature);
+	int status = refusal("correct", with, "", &message);
+	assert_true(status == (*message ? 401 : 0));
+	return message;
+}
+
+/* e2b.md B.1, its published vector; the URL is as the SDK makes it. */
+static void a_signed_url_needs_no_header(void **state)
+{
+	static const char token[] = "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0";
+	static const char query[] = "/files?username=user&path=hello.txt&signature="
+				    "v1_gUtH%2Fs9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E";
+	static const struct {
+		const char *method, *headers;
+		int status;
+		const char *message;
+	} cases[] = {
+		{"GET", "", 0, ""},
+		{"HEAD", "", 0, ""},
+		{"POST", "Content-Length: 0\r\n", 401, "invalid signature"},
+		/* A wrong header is not mended by a signature. */
+		{"GET", "X-Access-Token: wrong\r\n", 401, "access token present in header but does not match"},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		char line[256];
+		const char *message;
+		snprintf(line, sizeof(line), "%s %s", cases[i].method, query);
+		assert_int_equal(refusal(token, line, cases[i].headers, &message), cases[i].status);
+		assert_string_equal(message, cases[i].message);
+	}
+}
+
+/* cases.md 91 */
+static void what_is_signed_cannot_be_altered(void **state)
+{
+	/* F.60, F.61: over the decoded text, and without a user. */
+	assert_string_equal(signed_by("GET /files?path=/work/a+b", sign("/work/a b:read::correct")), "");
+	assert_string_equal(signed_by("GET /files?path=%2Fwork%2Fa%20b", sign("/work/a b:read::correct")), "");
+	assert_string_equal(signed_by("GET /files?path=f", sign("f:read::correct")), "");
+	assert_string_equal(signed_by("GET /files?username=&path=f", sign("f:read::correct")), "");
+	assert_string_equal(signed_by("GET /files?a=b", sign(":read::correct")), "");
+	assert_string_equal(signed_by("POST /files?path=f&username=u", sign("f:write:u:correct")), "");
+
+	static const char wrong[] = "invalid signature";
+	assert_string_equal(signed_by("GET /files?path=f", sign("/work/a b:read::correct")), wrong);
+	assert_string_equal(signed_by("GET /files?path=f", sign("f:write::correct")), wrong);
+	assert_string_equal(signed_by("POST /files?path=f", sign("f:read::correct")), wrong);
+	assert_string_equal(signed_by("GET /files?path=f", sign("f:read::wrong")), wrong);
+	assert_string_equal(signed_by("GET /files?path=f&username=other", sign("f:read:user:correct")), wrong);
+	assert_string_equal(signed_by("GET /files?path=f&username=user", sign("f:read::correct")), wrong);
+	assert_string_equal(signed_by("GET /files?path=f", ""), wrong);
+	assert_string_equal(signed_by("GET /files?path=f", "v2_x"), wrong);
+	/* Only /files is opened by one. */
+	assert_contains(
+		str_of(signed_by("POST /files/compose?path=f", sign("f:write::correct"))), "unauthorized access");
+	assert_contains(str_of(signed_by("POST /filesystem.Filesystem/Stat?path=f", sign("f:write::correct"))),
+		"unauthorized access");
+}
+
+/* cases.md 91 */
+static void an_expiry_is_read_after_the_signature(void **state)
+{
+	static const char *const past[] = {"0", "-1", "1700000000", "-9223372036854775808"};
+	char line[128];
+	for (size_t i = 0; i < ARRAY_SIZE(past); i++) {
+		snprintf(line, sizeof(line), "GET /files?path=f&signature_expiration=%s", past[i]);
+		assert_string_equal(signed_by(line, sign("f:read::correct:%s", past[i])),
+			"signature is already expired");
+		assert_string_equal(signed_by(line, sign("f:read::correct")), "invalid signature");
+	}
+	static const char *const future = "GET /files?path=f&signature_expiration=4102444800";
+	assert_string_equal(signed_by(future, sign("f:read::correct:4102444800")), "");
+	assert_string_equal(signed_by(future, sign("f:read::correct:4102444801")), "invalid signature");
+	assert_string_equal(
+		signed_by("GET /files?path=f", sign("f:read::correct:4102444800")), "invalid signature");
+	static const char *const junk[] = {"", "abc", "1.5", "%2B1", "9223372036854775808"};
+	for (size_t i = 0; i < ARRAY_SIZE(junk); i++) {
+		const char *message;
+		snprintf(line, sizeof(line), "GET /files?path=f&signature=%s&signature_expiration=%s",
+			sign("f:read::correct"), junk[i]);
+		assert_int_equal(refusal("correct", line, "", &message), 400);
+		assert_string_equal(message, "invalid signature_expiration: want unix seconds");
 	}
 }
 
@@ -378,6 +490,9 @@ int main(void)
 		T(ranges_get_the_whole_file),
 		T(identity_is_what_everybody_gets_unless_refused),
 		T(secured_sandboxes_want_their_token),
+		T(a_signed_url_needs_no_header),
+		T(what_is_signed_cannot_be_altered),
+		T(an_expiry_is_read_after_the_signature),
 		T(a_file_that_shrinks_is_cut),
 		T(a_file_that_grows_is_sent_as_announced),
 		T(what_follows_on_the_connection_is_given_back),
