@@ -102,6 +102,28 @@ int files_make_dirs(const struct files_call *c, const char *path, size_t *ret_ba
 /* The same for what is above `path`. */
 int files_make_parents(const struct files_call *c, const char *path, size_t *ret_bad);
 
+/* ---- metadata (files_meta.c) ---- */
+
+/* What an upload's X-Metadata-* headers say (e2b.md B.4). */
+struct files_meta {
+	struct files_meta_pair {
+		char *name;       /* of the extended attribute: user.e2b.<key in lower case> */
+		struct str value; /* within the request's head */
+	} pairs[HTTP_MAX_HEADERS];
+	size_t n, total;
+};
+
+/* Collects them into *ret, which the caller made {0} and gives to files_meta_done() in any case. 0, a
+ * recorded 400, or -ENOMEM. */
+int files_meta_read(struct files_call *c, struct files_meta *ret);
+void files_meta_done(struct files_meta *m);
+/* Replaces the metadata of an open file. 1 = it is there, 0 = there is none, or the file system has no
+ * attributes; negative errno (-ENOSPC: they fill the block that ext4 gives them). */
+int files_meta_write(const struct files_meta *m, int fd);
+/* Append ,"metadata":{…} when there is any: what was collected, and what the file at the path has. */
+void files_meta_add(struct buf *to, const struct files_meta *m);
+void files_meta_add_stored(struct buf *to, const char *path);
+
 /* ---- users (files.c) ---- */
 
 /* Fills the call's user from HTTP Basic (B.1): unknown ones are a Connect error. */

@@ -17,6 +17,8 @@ struct upload {
 	struct buf path;   /* query `path`, resolved */
 	int fd;            /* of the file being written, -1 = the part is not wanted */
 	struct buf target; /* its path */
+	struct files_meta meta;
+	bool meta_kept;    /* by the file system of the file being written */
 	struct map seen;   /* paths of this request */
 	struct buf answer; /* JSON array without its end */
 };
@@ -84,6 +86,10 @@ static int begin_file(struct upload *u, struct str path)
 	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) &&
 		fchown(fd, c->user.uid, c->user.gid) < 0)
 		return files_fail_errno(c, errno, "error changing file ownership", target);
+	r = files_meta_write(&u->meta, fd);
+	if (r < 0)
+		return files_fail_errno(c, r, "error writing metadata", target);
+	u->meta_kept = r > 0;
 	u->fd = steal_fd(&fd);
 	return 0;
 }
@@ -104,7 +110,10 @@ static int end_file(struct upload *u)
 	json_quote(&u->answer, files_base_name(buf_str(&u->target)));
 	buf_add_c(&u->answer, ",\"path\":");
 	json_quote(&u->answer, buf_str(&u->target));
-	buf_add_c(&u->answer, ",\"type\":\"file\"}");
+	buf_add_c(&u->answer, ",\"type\":\"file\"");
+	if (u->meta_kept)
+		files_meta_add(&u->answer, &u->meta);
+	buf_add_c(&u->answer, "}");
 	return u->answer.failed ? -ENOMEM : 0;
 }
 
@@ -192,7 +201,7 @@ static int receive_raw(struct upload *u)
 
 /* ---- the request ---- */
 
-/* What is known of the protocol and not served yet is refused by name (gzip bodies, metadata). */
+/* What is known of the protocol and not served yet is refused by name (gzip bodies). */
 static int refuse_unsupported(struct files_call *c)
 {
 	struct str coding = http_value(&c->head, "Content-Encoding");
@@ -200,11 +209,6 @@ static int refuse_unsupported(struct files_call *c)
 		return files_fail(c, 501, "uploads with Content-Encoding: gzip are not supported");
 	if (coding.n && !str_eq_nocase(coding, STR("identity")))
 		return files_fail(c, 400, "unsupported content encoding: %.*s", STR_FMT(coding));
-	for (size_t i = 0; i < c->head.n_headers; i++) {
-		struct str name = c->head.headers[i].name;
-		if (name.n > 11 && str_eq_nocase(str_n(name.p, 11), STR("X-Metadata-")))
-			return files_fail(c, 501, "file metadata is not supported: %.*s", STR_FMT(name));
-	}
 	return 0;
 }
 
@@ -223,6 +227,8 @@ static int upload(struct upload *u)
 	int r = refuse_unsupported(u->call);
 	if (r == 0)
 		r = query_path(u);
+	if (r == 0)
+		r = files_meta_read(u->call, &u->meta);
 	if (r < 0)
 		return r;
 	struct str content_type = http_value(&u->call->head, "Content-Type"), media = content_type,
@@ -254,5 +260,6 @@ int files_upload(struct files_call *c)
 	buf_done(&u.target);
 	buf_done(&u.answer);
 	map_done(&u.seen);
+	files_meta_done(&u.meta);
 	return r;
 }

@@ -92,8 +92,12 @@ int entry_add(struct buf *to, const struct user_names *names, int dirfd, const c
 	add_owner(to, "group", group_name(names, st.st_gid), st.st_gid);
 	buf_add_c(to, ",\"modifiedTime\":");
 	add_time(to, &st.st_mtim);
+	cleanup_free char *c_path = str_dup(path);
+	/* Only uploads give metadata, so only files have it. */
+	if (c_path && S_ISREG(target.st_mode))
+		files_meta_add_stored(to, c_path);
 	if (link) {
-		cleanup_free char *c_path = str_dup(path), *resolved = NULL;
+		cleanup_free char *resolved = NULL;
 		if (c_path && !broken)
 			resolved = realpath(c_path, NULL);
 		buf_add_c(to, ",\"symlinkTarget\":");

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static const char RAW_HEAD[] =
@@ -260,12 +261,127 @@ static void a_full_disk_is_507_and_usable_after_a_delete(void **state)
 	assert_str(disk_read("/small/d"), "fits");
 }
 
+static struct str attribute(const char *path, const char *name)
+{
+	static char value[8192];
+	ssize_t n = getxattr(path, name, value, sizeof(value));
+	return n < 0 ? STR("(none)") : str_n(value, (size_t)n);
+}
+
+/* tmpfs has such attributes since Linux 6.6. */
+static void need_attributes(void)
+{
+	disk_write("/work/probe", STR(""));
+	if (setxattr("/work/probe", "user.e2b.probe", "1", 1, 0) < 0) {
+		print_message("skipped: tmpfs keeps no attributes here: %s\n", strerror(errno));
+		skip();
+	}
+}
+
+/* e2b.md B.4, F.65 */
+static void metadata_is_kept_and_replaced_by_the_next_upload(void **state)
+{
+	need_attributes();
+	struct reply *r = ask(RAW_HEAD, "/work/meta",
+		"Content-Length: 0\r\nX-Metadata-Author: me\r\nx-metadata-A.b_c: x \"y\"\r\n");
+	assert_status(r, 200);
+	assert_body(r,
+		STR("[{\"name\":\"meta\",\"path\":\"/work/meta\",\"type\":\"file\",\"metadata\":{\"author\":"
+		    "\"me\",\"a.b_c\":\"x \\\"y\\\"\"}}]"));
+	assert_str(attribute("/work/meta", "user.e2b.author"), "me");
+	assert_str(attribute("/work/meta", "user.e2b.a.b_c"), "x \"y\"");
+	assert_int_equal(setxattr("/work/meta", "user.theirs", "stays", 5, 0), 0);
+	r = rpc("Stat", "{\"path\":\"/work/meta\"}");
+	assert_status(r, 200);
+	assert_contains(buf_str(&r->body), "\"author\":\"me\"");
+	assert_contains(buf_str(&r->body), "\"a.b_c\":\"x \\\"y\\\"\"");
+	assert_null(memmem(r->body.data, buf_len(&r->body), "theirs", 6));
+	symlink("meta", "/work/link-to-meta");
+	assert_contains(
+		buf_str(&rpc("Stat", "{\"path\":\"/work/link-to-meta\"}")->body), "\"author\":\"me\"");
+	/* It goes with the file. */
+	r = rpc("Move", "{\"source\":\"/work/meta\",\"destination\":\"/work/moved\"}");
+	assert_contains(buf_str(&r->body), "\"author\":\"me\"");
+	r = rpc("ListDir", "{\"path\":\"/work\"}");
+	assert_contains(buf_str(&r->body), "\"author\":\"me\"");
+
+	assert_status(ask(RAW_HEAD, "/work/moved", "Content-Length: 0\r\nX-Metadata-B:\r\n"), 200);
+	assert_str(attribute("/work/moved", "user.e2b.author"), "(none)");
+	assert_str(attribute("/work/moved", "user.e2b.b"), "");
+	assert_str(attribute("/work/moved", "user.theirs"), "stays");
+	r = put("/work/moved", STR("x"));
+	assert_body(r, STR("[{\"name\":\"moved\",\"path\":\"/work/moved\",\"type\":\"file\"}]"));
+	r = rpc("Stat", "{\"path\":\"/work/moved\"}");
+	assert_null(memmem(r->body.data, buf_len(&r->body), "metadata", 8));
+}
+
+static void every_file_of_a_form_gets_the_metadata(void **state)
+{
+	need_attributes();
+	cleanup_buf struct buf body = BUF_INIT, request = BUF_INIT;
+	form_part(&body, "name=\"file\"; filename=\"/work/m1\"", STR("1"));
+	form_part(&body, "name=\"file\"; filename=\"/work/m2\"", STR("2"));
+	form_end(&body);
+	buf_addf(&request,
+		"POST /files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=B\r\n"
+		"X-Metadata-K: v\r\nContent-Length: %zu\r\n\r\n",
+		buf_len(&body));
+	buf_add_str(&request, buf_str(&body));
+	struct reply *r = ask_bytes(buf_str(&request));
+	assert_status(r, 200);
+	assert_body(r,
+		STR("[{\"name\":\"m1\",\"path\":\"/work/m1\",\"type\":\"file\",\"metadata\":{\"k\":\"v\"}},"
+		    "{\"name\":\"m2\",\"path\":\"/work/m2\",\"type\":\"file\",\"metadata\":{\"k\":\"v\"}}]"));
+	assert_str(attribute("/work/m2", "user.e2b.k"), "v");
+}
+
+static void metadata_beyond_its_limits_is_refused(void **state)
+{
+	char key[300], value[4200], headers[6000];
+	static const char form[] = "Content-Length: 0\r\nX-Metadata-%s: %s\r\n";
+	memset(key, 'k', sizeof(key));
+	memset(value, 'v', sizeof(value));
+	key[246] = value[4096 - 246] = '\0';
+	snprintf(headers, sizeof(headers), form, key, value);
+	assert_status(ask(RAW_HEAD, "/work/limit", headers), 200);
+	value[4096 - 246] = 'v';
+	value[4096 - 245] = '\0';
+	snprintf(headers, sizeof(headers), form, key, value);
+	assert_failure(ask(RAW_HEAD, "/work/no", headers), 400, "invalid metadata: longer than 4096");
+	key[246] = 'k';
+	key[247] = value[1] = '\0';
+	snprintf(headers, sizeof(headers), form, key, value);
+	assert_failure(ask(RAW_HEAD, "/work/no", headers), 400, "invalid metadata: a key is longer than 246");
+	static const char *const bad[] = {"X-Metadata-A: \xc3\xa9", "X-Metadata-A: a\tb", "X-Metadata-: a",
+		"X-Metadata-A: 1\r\nx-metadata-a: 2"};
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		snprintf(headers, sizeof(headers), "Content-Length: 0\r\n%s\r\n", bad[i]);
+		assert_failure(ask(RAW_HEAD, "/work/no", headers), 400, "invalid metadata");
+	}
+	assert_false(disk_exists("/work/no"));
+}
+
+/* What the program inside writes as an attribute is read back with care. */
+static void attributes_of_strangers_do_no_harm(void **state)
+{
+	need_attributes();
+	static char large[60000];
+	disk_write("/work/odd", STR("x"));
+	assert_int_equal(setxattr("/work/odd", "user.e2b.bytes", "\xff\0\"", 3, 0), 0);
+	if (setxattr("/work/odd", "user.e2b.large", large, sizeof(large), 0) == 0)
+		assert_int_equal(getxattr("/work/odd", "user.e2b.large", NULL, 0), sizeof(large));
+	struct reply *r = rpc("Stat", "{\"path\":\"/work/odd\"}");
+	assert_status(r, 200);
+	assert_contains(buf_str(&r->body), "\"metadata\":{\"bytes\":\"");
+	assert_true(buf_len(&r->body) < 1000);
+	assert_status(put("/work/odd", STR("y")), 200);
+	assert_str(attribute("/work/odd", "user.e2b.bytes"), "(none)");
+}
+
 static void what_is_not_supported_yet_is_named(void **state)
 {
 	assert_failure(
 		ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: gzip\r\n"), 501, "gzip");
-	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nX-Metadata-Author: me\r\n"), 501,
-		"X-Metadata-Author");
 	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: br\r\n"), 400,
 		"unsupported content encoding: br");
 	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Type: "
@@ -396,6 +512,10 @@ int main(void)
 		T(only_files_are_written),
 		T(links_are_followed),
 		T(a_full_disk_is_507_and_usable_after_a_delete),
+		T(metadata_is_kept_and_replaced_by_the_next_upload),
+		T(every_file_of_a_form_gets_the_metadata),
+		T(metadata_beyond_its_limits_is_refused),
+		T(attributes_of_strangers_do_no_harm),
 		T(what_is_not_supported_yet_is_named),
 		T(forms_that_are_none_are_refused),
 		T(broken_framing_is_400_and_ends_the_connection),
