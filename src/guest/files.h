@@ -2,7 +2,7 @@
  * The file services of the sandbox: GET, HEAD and POST /files (e2b.md B.3, B.4) and filesystem.Filesystem
  * (B.7). Each request is served by one short-lived worker process in the work cgroup, forked by the spawner,
  * as root of the sandbox and inside its root: paths and links are followed as for any process there.
- * Straight-line blocking code with flat memory (about 300 KiB and what the answer of a ListDir takes).
+ * Straight-line blocking code with flat memory (about 700 KiB and what the answer of a ListDir takes).
  */
 #ifndef CUBICLE_GUEST_FILES_H
 #define CUBICLE_GUEST_FILES_H
@@ -26,8 +26,9 @@ struct files_request {
 bool files_serves(const struct http_head *head);
 
 /*
- * e2b.md B.1: whether a request that files_serves() may be served in a sandbox that wants `token` as X-Access-Token (NULL = an open one). 0, or the
- * status to refuse with and a message (static). Costs no process: who has no token must not be able to occupy the workers.
+ * e2b.md B.1: whether a request that files_serves() may be served in a sandbox that wants `token` (NULL = an open one): as X-Access-Token or, for
+ * /files alone, in a signature of the query. 0, or the status to refuse with and a message (static). Costs no process: who has no token must not be
+ * able to occupy the workers.
  */
 int files_refusal(const struct http_head *head, const char *token, const char **ret_message);
 

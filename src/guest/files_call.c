@@ -295,11 +295,12 @@ int files_send_chunk(struct files_call *c, struct str bytes)
 	return files_send(c, STR("\r\n"));
 }
 
-int files_send_file(struct files_call *c, int fd, uint64_t length)
+int files_send_file(struct files_call *c, int fd, uint64_t from, uint64_t length)
 {
-	off_t at = 0;
-	while ((uint64_t)at < length && c->cut == 0) {
-		ssize_t r = sendfile(c->request->conn, fd, &at, (size_t)MIN(length - (uint64_t)at, 1U << 30));
+	off_t at = (off_t)from;
+	const uint64_t end = from + length;
+	while ((uint64_t)at < end && c->cut == 0) {
+		ssize_t r = sendfile(c->request->conn, fd, &at, (size_t)MIN(end - (uint64_t)at, 1U << 30));
 		/* Shorter than announced: only a cut tells the client (cases.md: "shrinks while being sent").
 		 */
 		if (r == 0)

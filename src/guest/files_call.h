@@ -11,6 +11,8 @@
 #include "guest/guest.h"
 #include "io/connect.h"
 
+#include <time.h>
+
 enum {
 	FILES_BUFFER = 256 * 1024,     /* input buffer; also the largest write to a file */
 	FILES_MAX_MESSAGE = 64 * 1024, /* body of an RPC */
@@ -73,13 +75,44 @@ int files_start(
 int files_send_chunk(struct files_call *c, struct str bytes);
 /* Bytes as they are. */
 int files_send(struct files_call *c, struct str bytes);
-/* `length` bytes of the file from its start. -EPIPE when the file turned out shorter. */
-int files_send_file(struct files_call *c, int fd, uint64_t length);
+/* `length` bytes of the file from that offset. -EPIPE when the file turned out shorter. */
+int files_send_file(struct files_call *c, int fd, uint64_t from, uint64_t length);
 /* Answers with what was recorded. */
 int files_respond_failure(struct files_call *c);
 /* After the answer: reads the rest of the request away, so that the client gets to read the answer (e2b.md
  * F.97). */
 void files_drain(struct files_call *c);
+
+/* ---- gzip (files_gzip.c) ---- */
+
+/* Decoder of the request's body; NULL without memory. The second takes NULL. */
+struct files_gunzip;
+struct files_gunzip *files_gunzip_new(void);
+void files_gunzip_free(struct files_gunzip *g);
+/* As files_body_next(), unpacked, some KiB at a time whatever the body grows to; a body that is not gzip to
+ * its end is a recorded 400. */
+int files_gunzip_next(struct files_call *c, struct files_gunzip *g, struct str *ret);
+
+/* Encoder of an answer begun as HTTP_BODY_CHUNKED; NULL without memory. The second takes NULL. */
+struct files_gzip;
+struct files_gzip *files_gzip_new(void);
+void files_gzip_free(struct files_gzip *g);
+/* Sends bytes packed; the last ones (may be none) end the answer. */
+int files_gzip_send(struct files_call *c, struct files_gzip *g, struct str bytes, bool last);
+
+/* ---- what a download's headers ask for (files_negotiate.c) ---- */
+
+/* The status that the preconditions of RFC 9110 §13.2.2 ask for, 0 = go on. There are no entity tags: none
+ * matches, "*" does. */
+int files_precondition(const struct http_head *h, time_t modified);
+enum { FILES_IDENTITY, FILES_GZIP };
+/* The coding by Accept-Encoding: gzip for who names it and does not like the identity better.
+ * prefer_identity: only for who refuses the identity. -EINVAL when neither will do. */
+int files_encoding(const struct http_head *h, bool prefer_identity);
+/* The one range of a GET: 1; 0 = the whole file (none, several, not understood, or If-Range names another
+ * version); -ERANGE outside the file. */
+int files_range(
+	const struct http_head *h, time_t modified, uint64_t size, uint64_t *ret_from, uint64_t *ret_length);
 
 /* ---- paths (files_path.c) ---- */
 

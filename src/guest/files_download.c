@@ -9,31 +9,32 @@
 #include <time.h>
 
 /* By extension; the rest is octets. Sniffing would only guess what a client can see for itself. */
-static const struct {
+static const struct type {
 	const char *extension, *type;
+	bool packed; /* compressed already: another time costs and gains nothing */
 } TYPES[] = {
-	{"avif", "image/avif"},
+	{"avif", "image/avif", true},
 	{"bmp", "image/bmp"},
 	{"c", "text/plain; charset=utf-8"},
 	{"css", "text/css; charset=utf-8"},
 	{"csv", "text/csv; charset=utf-8"},
-	{"gif", "image/gif"},
-	{"gz", "application/gzip"},
+	{"gif", "image/gif", true},
+	{"gz", "application/gzip", true},
 	{"h", "text/plain; charset=utf-8"},
 	{"htm", "text/html; charset=utf-8"},
 	{"html", "text/html; charset=utf-8"},
 	{"ico", "image/x-icon"},
-	{"jpeg", "image/jpeg"},
-	{"jpg", "image/jpeg"},
+	{"jpeg", "image/jpeg", true},
+	{"jpg", "image/jpeg", true},
 	{"js", "text/javascript; charset=utf-8"},
 	{"json", "application/json"},
 	{"log", "text/plain; charset=utf-8"},
 	{"md", "text/markdown; charset=utf-8"},
 	{"mjs", "text/javascript; charset=utf-8"},
-	{"mp3", "audio/mpeg"},
-	{"mp4", "video/mp4"},
+	{"mp3", "audio/mpeg", true},
+	{"mp4", "video/mp4", true},
 	{"pdf", "application/pdf"},
-	{"png", "image/png"},
+	{"png", "image/png", true},
 	{"py", "text/x-python; charset=utf-8"},
 	{"sh", "text/x-sh; charset=utf-8"},
 	{"svg", "image/svg+xml"},
@@ -41,25 +42,26 @@ static const struct {
 	{"txt", "text/plain; charset=utf-8"},
 	{"wasm", "application/wasm"},
 	{"wav", "audio/wav"},
-	{"webm", "video/webm"},
-	{"webp", "image/webp"},
+	{"webm", "video/webm", true},
+	{"webp", "image/webp", true},
 	{"xml", "text/xml; charset=utf-8"},
-	{"zip", "application/zip"},
+	{"zip", "application/zip", true},
 };
 
-static const char *type_of(struct str name)
+static const struct type *type_of(struct str name)
 {
+	static const struct type octets = {"", "application/octet-stream", false};
 	for (size_t i = name.n; i > 0; i--) {
 		if (name.p[i - 1] != '.')
 			continue;
 		struct str extension = str_from(name, i);
 		for (size_t k = 0; k < ARRAY_SIZE(TYPES); k++) {
 			if (str_eq_nocase(extension, str_of(TYPES[k].extension)))
-				return TYPES[k].type;
+				return &TYPES[k];
 		}
 		break;
 	}
-	return "application/octet-stream";
+	return &octets;
 }
 
 /*
@@ -93,76 +95,6 @@ static char *http_date(char to[64], time_t t)
 	if (!gmtime_r(&t, &tm) || strftime(to, 64, "%a, %d %b %Y %H:%M:%S GMT", &tm) == 0)
 		to[0] = '\0';
 	return to;
-}
-
-static int parse_http_date(struct str s, time_t *ret)
-{
-	char text[64];
-	struct tm tm = {0};
-	if (s.n >= sizeof(text))
-		return -EINVAL;
-	memcpy(text, s.p, s.n);
-	text[s.n] = '\0';
-	const char *end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-	if (!end || *end)
-		return -EINVAL;
-	*ret = timegm(&tm);
-	return 0;
-}
-
-/* The status that the preconditions of RFC 9110 §13.2.2 ask for, 0 = go on. There are no entity tags here:
- * none matches, "*" does. */
-static int precondition(const struct http_head *h, time_t modified)
-{
-	time_t t;
-	const struct http_header *match = http_find(h, "If-Match"),
-				 *none_match = http_find(h, "If-None-Match");
-	if (match ? !str_is(match->value, "*")
-		  : parse_http_date(http_value(h, "If-Unmodified-Since"), &t) == 0 && modified > t)
-		return 412;
-	if (none_match ? str_is(none_match->value, "*")
-		       : parse_http_date(http_value(h, "If-Modified-Since"), &t) == 0 && modified <= t)
-		return 304;
-	return 0;
-}
-
-/* True when a weight is given and zero: ";q=0", ";q=0.000". */
-static bool is_refused(struct str parameters)
-{
-	struct str value;
-	parameters = str_trim(parameters);
-	if (parameters.n < 3 || (parameters.p[0] | 0x20) != 'q' || parameters.p[1] != '=')
-		return false;
-	value = str_from(parameters, 2);
-	for (size_t i = 0; i < value.n; i++) {
-		if (value.p[i] != '0' && value.p[i] != '.')
-			return false;
-	}
-	return true;
-}
-
-/* Answers are never compressed (that comes with gzip downloads): only a client that refuses the identity
- * cannot be served. */
-static bool accepts_identity(const struct http_head *h)
-{
-	bool any_refused = false;
-	for (size_t i = 0; i < h->n_headers; i++) {
-		if (!str_eq_nocase(h->headers[i].name, STR("Accept-Encoding")))
-			continue;
-		for (struct str rest = h->headers[i].value, one; rest.n;) {
-			one = rest;
-			if (!str_cut(rest, ',', &one, &rest))
-				rest = str_n("", 0);
-			struct str coding = one, parameters = str_n("", 0);
-			str_cut(one, ';', &coding, &parameters);
-			coding = str_trim(coding);
-			if (str_eq_nocase(coding, STR("identity")))
-				return !is_refused(parameters);
-			if (str_is(coding, "*"))
-				any_refused = is_refused(parameters);
-		}
-	}
-	return !any_refused;
 }
 
 /* Reads until the end of file or until the buffer is full; a source that has nothing now (/proc/kmsg) gives
@@ -199,32 +131,112 @@ static int send_unknown(struct files_call *c, int fd, char *buffer, size_t got, 
 	return r == 0 ? files_send_chunk(c, str_n("", 0)) : r;
 }
 
+/* A download once its file is open. */
+struct download {
+	struct files_call *call;
+	const char *path;
+	int fd;
+	struct stat st;
+	bool gzip;
+	struct buf headers; /* of a whole answer, whatever its coding */
+};
+
+static int add_range(struct buf *to, uint64_t from, uint64_t length, uint64_t size)
+{
+	return buf_addf(to, "Accept-Ranges: bytes\r\nContent-Range: bytes %llu-%llu/%llu\r\n",
+		(unsigned long long)from, (unsigned long long)(from + length - 1), (unsigned long long)size);
+}
+
+static int out_of_range(struct download *d, uint64_t size)
+{
+	cleanup_buf struct buf headers = BUF_INIT;
+	buf_addf(&headers, "Content-Range: bytes */%llu\r\n", (unsigned long long)size);
+	const char *lines = buf_cstr(&headers);
+	return lines ? files_respond(d->call, 416, "application/json", lines,
+			       STR("{\"code\":416,\"message\":\"requested range not satisfiable\"}"))
+		     : -ENOMEM;
+}
+
+/* The part of a file of known size that is asked for; its bytes when they were read already. */
+static int send_plain(struct download *d, const char *bytes, uint64_t size)
+{
+	struct files_call *c = d->call;
+	uint64_t from = 0, length = size;
+	int r = files_range(&c->head, d->st.st_mtime, size, &from, &length);
+	if (r < 0)
+		return out_of_range(d, size);
+	if (r > 0)
+		add_range(&d->headers, from, length, size);
+	else
+		buf_add_c(&d->headers, "Accept-Ranges: bytes\r\n");
+	const int status = r > 0 ? 206 : 200;
+	const char *headers = buf_cstr(&d->headers);
+	if (!headers)
+		return -ENOMEM;
+	if (bytes)
+		return files_respond(c, status, NULL, headers, str_n(bytes + from, (size_t)length));
+	r = files_start(c, status, headers, HTTP_BODY_LENGTH, length);
+	return r < 0 || str_is(c->head.method, "HEAD") ? r : files_send_file(c, d->fd, from, length);
+}
+
+static void files_gzip_free_p(struct files_gzip **g)
+{
+	files_gzip_free(*g);
+}
+
+/* The first bytes of the file are in the buffer; it is read to its end, or to the size it had if it had one.
+ */
+static int send_gzip(struct download *d, char *buffer, size_t got)
+{
+	struct files_call *c = d->call;
+	__attribute__((__cleanup__(files_gzip_free_p))) struct files_gzip *g = files_gzip_new();
+	buf_add_c(&d->headers, "Accept-Ranges: bytes\r\nContent-Encoding: gzip\r\n");
+	const char *headers = buf_cstr(&d->headers);
+	if (!g || !headers)
+		return -ENOMEM;
+	uint64_t left = d->st.st_size ? (uint64_t)d->st.st_size - got : UINT64_MAX;
+	int r = files_start(c, 200, headers, HTTP_BODY_CHUNKED, 0);
+	if (r < 0 || str_is(c->head.method, "HEAD"))
+		return r;
+	for (;;) {
+		bool last = got < FILES_BUFFER || left == 0;
+		r = files_gzip_send(c, g, str_n(buffer, got), last);
+		if (r < 0 || last)
+			return r;
+		ssize_t n = read_start(d->fd, buffer, (size_t)MIN(left, (uint64_t)FILES_BUFFER));
+		if (n < 0)
+			return (int)n;
+		got = (size_t)n;
+		left -= got;
+	}
+}
+
 /*
  * st_size lies for files that the kernel makes up while they are read: 0 in /proc (e2b.md F.63), a whole page
  * in /sys. So whatever fits into a buffer is read first and announced as it was read, and a size of 0 means
  * unknown.
  */
-static int send_file(
-	struct files_call *c, int fd, const struct stat *st, const char *path, const char *headers)
+static int send_file(struct download *d)
 {
-	if (st->st_size <= FILES_BUFFER) {
-		cleanup_free char *buffer = malloc(FILES_BUFFER);
-		if (!buffer)
-			return -ENOMEM;
-		ssize_t got = read_start(fd, buffer, FILES_BUFFER);
-		if (got < 0)
-			return files_fail_errno(c, (int)got, "cannot read", path);
-		if (got == FILES_BUFFER && st->st_size == 0)
-			return send_unknown(c, fd, buffer, (size_t)got, headers);
-		/* One that grew meanwhile is sent as it was when it was opened. */
-		if (st->st_size && got > st->st_size)
-			got = st->st_size;
-		return files_respond(c, 200, NULL, headers, str_n(buffer, (size_t)got));
+	if (!d->gzip && d->st.st_size > FILES_BUFFER)
+		return send_plain(d, NULL, (uint64_t)d->st.st_size);
+	cleanup_free char *buffer = malloc(FILES_BUFFER);
+	if (!buffer)
+		return -ENOMEM;
+	ssize_t got = read_start(d->fd, buffer, FILES_BUFFER);
+	if (got < 0)
+		return files_fail_errno(d->call, (int)got, "cannot read", d->path);
+	/* One that grew meanwhile is sent as it was when it was opened. */
+	if (d->st.st_size && got > d->st.st_size)
+		got = d->st.st_size;
+	/* Nothing is nothing in any coding, and some clients look for Content-Length: 0 (e2b.md F.64). */
+	if (d->gzip && got)
+		return send_gzip(d, buffer, (size_t)got);
+	if (got == FILES_BUFFER && d->st.st_size == 0) {
+		const char *headers = buf_cstr(&d->headers);
+		return headers ? send_unknown(d->call, d->fd, buffer, (size_t)got, headers) : -ENOMEM;
 	}
-	int r = files_start(c, 200, headers, HTTP_BODY_LENGTH, (uint64_t)st->st_size);
-	if (r < 0 || str_is(c->head.method, "HEAD"))
-		return r;
-	return files_send_file(c, fd, (uint64_t)st->st_size);
+	return send_plain(d, buffer, (uint64_t)got);
 }
 
 /* Without waiting for a writer of a FIFO, and without taking a terminal; nothing but regular files is opened
@@ -256,37 +268,53 @@ static int query_path(struct files_call *c, struct buf *ret)
 	return r == -EINVAL ? files_fail(c, 400, "%s", why) : r;
 }
 
-/* Range is not served yet: the whole file is a valid answer to it (RFC 9110 §14.2), and Accept-Ranges says
- * so. */
+/* A part of the file is a part of its own bytes, so who asks for one is better served with them. */
+static int choose_encoding(struct download *d, const struct type *type)
+{
+	const struct http_head *h = &d->call->head;
+	int r = files_encoding(h, type->packed || http_find(h, "Range"));
+	d->gzip = r == FILES_GZIP;
+	return r < 0 ? files_fail(d->call, 406,
+			       "error parsing Accept-Encoding: no acceptable encoding found, supported: "
+			       "[identity, gzip]")
+		     : 0;
+}
+
+static int download(struct download *d, struct str name)
+{
+	struct files_call *c = d->call;
+	char date[64];
+	const struct type *type = type_of(name);
+	int r = choose_encoding(d, type);
+	if (r < 0)
+		return r;
+	d->fd = open_regular(c, d->path, &d->st);
+	if (d->fd < 0)
+		return d->fd;
+	buf_add_c(&d->headers, "Vary: Accept-Encoding\r\n");
+	if (http_date(date, d->st.st_mtime)[0])
+		buf_addf(&d->headers, "Last-Modified: %s\r\n", date);
+	int status = files_precondition(&c->head, d->st.st_mtime);
+	if (status == 304)
+		return buf_cstr(&d->headers)
+			       ? files_respond(c, 304, NULL, buf_cstr(&d->headers), str_n("", 0))
+			       : -ENOMEM;
+	if (status)
+		return files_fail(c, status, "precondition failed: path '%s' was modified", d->path);
+	buf_addf(&d->headers, "Content-Type: %s\r\n", type->type);
+	add_disposition(&d->headers, name);
+	return d->headers.failed ? -ENOMEM : send_file(d);
+}
+
 int files_download(struct files_call *c)
 {
 	cleanup_buf struct buf path = BUF_INIT;
 	int r = query_path(c, &path);
 	if (r < 0)
 		return r;
-	if (!accepts_identity(&c->head))
-		return files_fail(c, 406,
-			"error parsing Accept-Encoding: no acceptable encoding found, supported: [identity]");
-	struct stat st;
-	cleanup_fd int fd = open_regular(c, buf_cstr(&path), &st);
-	if (fd < 0)
-		return fd;
-
-	char date[64];
-	cleanup_buf struct buf headers = BUF_INIT;
-	struct str name = files_base_name(buf_str(&path));
-	buf_addf(&headers, "Vary: Accept-Encoding\r\nAccept-Ranges: none\r\n");
-	if (http_date(date, st.st_mtime)[0])
-		buf_addf(&headers, "Last-Modified: %s\r\n", date);
-	int status = precondition(&c->head, st.st_mtime);
-	if (status == 304)
-		return buf_cstr(&headers) ? files_respond(c, 304, NULL, buf_cstr(&headers), str_n("", 0))
-					  : -ENOMEM;
-	if (status)
-		return files_fail(c, status, "precondition failed: path '%s' was modified", buf_cstr(&path));
-	buf_addf(&headers, "Content-Type: %s\r\n", type_of(name));
-	add_disposition(&headers, name);
-	return headers.failed || !buf_cstr(&headers)
-		       ? -ENOMEM
-		       : send_file(c, fd, &st, buf_cstr(&path), buf_cstr(&headers));
+	struct download d = {.call = c, .path = buf_cstr(&path), .fd = -1};
+	r = download(&d, files_base_name(buf_str(&path)));
+	cleanup_fd_p(&d.fd);
+	buf_done(&d.headers);
+	return r;
 }

@@ -13,6 +13,7 @@ enum { MAX_FILES = 100000 };
 
 struct upload {
 	struct files_call *call;
+	struct files_gunzip *gunzip; /* NULL = the body is as it is */
 	bool has_path;
 	struct buf path;   /* query `path`, resolved */
 	int fd;            /* of the file being written, -1 = the part is not wanted */
@@ -124,6 +125,11 @@ static int resolve(struct files_call *c, struct str path, struct buf *ret)
 	return r == -EINVAL ? files_fail(c, 400, "%s", why) : r;
 }
 
+static int next_run(struct upload *u, struct str *ret)
+{
+	return u->gunzip ? files_gunzip_next(u->call, u->gunzip, ret) : files_body_next(u->call, ret);
+}
+
 /* ---- multipart ---- */
 
 static int on_part(const struct multipart_part *p, void *arg)
@@ -171,7 +177,7 @@ static int receive_multipart(struct upload *u, struct str content_type)
 			       : files_fail(u->call, 400, "no usable multipart boundary in Content-Type");
 	for (;;) {
 		struct str run;
-		int r = files_body_next(u->call, &run);
+		int r = next_run(u, &run);
 		if (r == 0)
 			r = multipart_finish(m);
 		else if (r > 0 && (r = multipart_feed(m, run.p, run.n)) == 0)
@@ -191,7 +197,7 @@ static int receive_raw(struct upload *u)
 	if (r < 0)
 		return r;
 	struct str run;
-	while ((r = files_body_next(u->call, &run)) > 0) {
+	while ((r = next_run(u, &run)) > 0) {
 		r = write_file(u, run.p, run.n);
 		if (r < 0)
 			return r;
@@ -201,14 +207,15 @@ static int receive_raw(struct upload *u)
 
 /* ---- the request ---- */
 
-/* What is known of the protocol and not served yet is refused by name (gzip bodies). */
-static int refuse_unsupported(struct files_call *c)
+static int choose_coding(struct upload *u)
 {
-	struct str coding = http_value(&c->head, "Content-Encoding");
-	if (str_eq_nocase(coding, STR("gzip")))
-		return files_fail(c, 501, "uploads with Content-Encoding: gzip are not supported");
+	struct str coding = http_value(&u->call->head, "Content-Encoding");
+	if (str_eq_nocase(coding, STR("gzip")) || str_eq_nocase(coding, STR("x-gzip"))) {
+		u->gunzip = files_gunzip_new();
+		return u->gunzip ? 0 : -ENOMEM;
+	}
 	if (coding.n && !str_eq_nocase(coding, STR("identity")))
-		return files_fail(c, 400, "unsupported content encoding: %.*s", STR_FMT(coding));
+		return files_fail(u->call, 400, "unsupported content encoding: %.*s", STR_FMT(coding));
 	return 0;
 }
 
@@ -224,7 +231,7 @@ static int query_path(struct upload *u)
 
 static int upload(struct upload *u)
 {
-	int r = refuse_unsupported(u->call);
+	int r = choose_coding(u);
 	if (r == 0)
 		r = query_path(u);
 	if (r == 0)
@@ -261,5 +268,6 @@ int files_upload(struct files_call *c)
 	buf_done(&u.answer);
 	map_done(&u.seen);
 	files_meta_done(&u.meta);
+	files_gunzip_free(u.gunzip);
 	return r;
 }

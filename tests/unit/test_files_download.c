@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <zlib.h>
 
 static void bytes_come_as_they_are(void **state)
 {
@@ -235,29 +236,174 @@ static void conditions_are_answered_by_the_date(void **state)
 	assert_failure(ask(request, "If-Match", "\"x\""), 412, "");
 }
 
-static void ranges_get_the_whole_file(void **state)
+static struct reply *get_range(const char *path, const char *range)
 {
-	disk_write("/work/ranged", STR("0123456789"));
-	struct reply *r = ask("GET /files?path=/work/ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=2-3\r\n\r\n");
-	assert_status(r, 200);
-	assert_body(r, STR("0123456789"));
-	assert_str(header(r, "Accept-Ranges"), "none");
+	return ask("GET /files?path=%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nRange: %s\r\n\r\n", path,
+		range);
 }
 
-static void identity_is_what_everybody_gets_unless_refused(void **state)
+/* RFC 9110 §14.2; e2b.md F.70 */
+static void one_range_is_served(void **state)
+{
+	disk_write("/work/ranged", STR("0123456789"));
+	static const struct {
+		const char *range, *body, *content_range;
+	} cases[] = {
+		{"bytes=2-3", "23", "bytes 2-3/10"},
+		{"bytes=0-0", "0", "bytes 0-0/10"},
+		{"bytes=7-", "789", "bytes 7-9/10"},
+		{"bytes=7-99", "789", "bytes 7-9/10"},
+		{"bytes=0-18446744073709551615", "0123456789", "bytes 0-9/10"},
+		{"bytes=-3", "789", "bytes 7-9/10"},
+		{"bytes=-99", "0123456789", "bytes 0-9/10"},
+		{"Bytes= 9-9 ", "9", "bytes 9-9/10"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct reply *r = get_range("/work/ranged", cases[i].range);
+		assert_int_equal(r->head.status, 206);
+		assert_body(r, str_of(cases[i].body));
+		assert_str(header(r, "Content-Range"), cases[i].content_range);
+		assert_int_equal(header(r, "Content-Encoding").n, 0);
+		assert_str(header(r, "Accept-Ranges"), "bytes");
+		assert_true(r->keep_alive);
+	}
+	static const char *const whole[] = {"bytes=0-1,3-4", "bytes=3-2", "bytes=a-b", "bytes=-", "bytes=",
+		"lines=0-1", "bytes", "bytes=1", "bytes=+1-2", "bytes=0-99999999999999999999"};
+	for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
+		struct reply *r = get_range("/work/ranged", whole[i]);
+		assert_status(r, 200);
+		assert_body(r, STR("0123456789"));
+	}
+	static const char *const outside[] = {"bytes=10-", "bytes=10-20", "bytes=-0"};
+	for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+		struct reply *r = get_range("/work/ranged", outside[i]);
+		assert_failure(r, 416, "not satisfiable");
+		assert_str(header(r, "Content-Range"), "bytes */10");
+		assert_true(r->keep_alive);
+	}
+	struct reply *r = ask("HEAD /files?path=/work/ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=2-3\r\n\r\n");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Length"), "10");
+	disk_write("/work/ranged", STR(""));
+	assert_status(get_range("/work/ranged", "bytes=0-"), 200);
+}
+
+static void a_range_of_a_large_file_is_not_read_around(void **state)
+{
+	disk_write("/work/large", STR(""));
+	assert_int_equal(truncate("/work/large", 5LL << 30), 0);
+	int fd = open("/work/large", O_WRONLY);
+	assert_int_equal(pwrite(fd, "far", 3, 4LL << 30), 3);
+	close(fd);
+	struct reply *r = get_range("/work/large", "bytes=4294967296-4294967298");
+	assert_int_equal(r->head.status, 206);
+	assert_body(r, STR("far"));
+	assert_str(header(r, "Content-Range"), "bytes 4294967296-4294967298/5368709120");
+	unlink("/work/large");
+}
+
+static void if_range_gives_the_whole_of_another_version(void **state)
+{
+	disk_write("/work/dated", STR("0123456789"));
+	struct timespec times[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
+	assert_int_equal(utimensat(AT_FDCWD, "/work/dated", times, 0), 0);
+	static const char request[] = "GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\n"
+				      "If-Range: %s\r\n\r\n";
+	assert_int_equal(ask(request, "Tue, 14 Nov 2023 22:13:20 GMT")->head.status, 206);
+	assert_status(ask(request, "Tue, 14 Nov 2023 22:13:21 GMT"), 200);
+	assert_status(ask(request, "\"tag\""), 200);
+	assert_int_equal(ask("GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\n"
+			     "If-Modified-Since: Tue, 14 Nov 2023 22:13:20 GMT\r\n\r\n")
+				 ->head.status,
+		304);
+}
+
+static const char accepting[] = "%s /files?path=%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n";
+
+/* The answer is a whole gzip stream of these bytes. */
+static void assert_packed(const struct reply *r, struct str wanted)
+{
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Encoding"), "gzip");
+	assert_str(header(r, "Transfer-Encoding"), "chunked");
+	assert_str(header(r, "Vary"), "Accept-Encoding");
+	assert_int_equal(header(r, "Content-Length").n, 0);
+	assert_true(r->keep_alive);
+	cleanup_free char *bytes = malloc(wanted.n + 1);
+	z_stream z = {.next_in = (unsigned char *)r->body.data + r->body.start,
+		.avail_in = (uInt)buf_len(&r->body),
+		.next_out = (unsigned char *)bytes,
+		.avail_out = (uInt)wanted.n + 1};
+	assert_int_equal(inflateInit2(&z, 15 + 16), Z_OK);
+	assert_int_equal(inflate(&z, Z_FINISH), Z_STREAM_END);
+	assert_int_equal(z.avail_in, 0);
+	assert_int_equal(z.total_out, wanted.n);
+	assert_memory_equal(bytes, wanted.p, wanted.n);
+	inflateEnd(&z);
+}
+
+/* e2b.md B.3 */
+static void gzip_is_for_who_names_it(void **state)
 {
 	disk_write("/work/plain", STR("identity"));
-	static const char request[] =
-		"GET /files?path=/work/plain HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n";
-	const char *fine[] = {"gzip, deflate", "gzip", "", "identity", "*",
-		"gzip;q=1.0, identity; q=0.5, *;q=0", "br, *;q=0.1"};
-	for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++) {
-		struct reply *r = ask(request, fine[i]);
+	static const char *const packed[] = {"gzip, deflate", "gzip", "gzip, deflate, br, zstd", "GZIP",
+		"gzip;q=1.0, identity; q=0.5, *;q=0", "gzip;q=0.001", "gzip, identity;q=0", "*, identity;q=0",
+		"gzip, *;q=0.000", "x-gzip", "identity;q=0.5,gzip;q=0.5"};
+	for (size_t i = 0; i < sizeof(packed) / sizeof(packed[0]); i++)
+		assert_packed(ask(accepting, "GET", "/work/plain", packed[i]), STR("identity"));
+	static const char *const plain[] = {"", "identity", "*", "br, *;q=0.1", "br", "deflate", "gzip;q=0",
+		"gzip;q=0.5, identity;q=0.6", "gzip ; q=0.000 , identity", "gzipped"};
+	for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+		struct reply *r = ask(accepting, "GET", "/work/plain", plain[i]);
 		assert_status(r, 200);
 		assert_body(r, STR("identity"));
+		assert_int_equal(header(r, "Content-Encoding").n, 0);
+		assert_str(header(r, "Content-Length"), "8");
 	}
-	assert_failure(ask(request, "gzip, identity;q=0"), 406, "error parsing Accept-Encoding");
-	assert_failure(ask(request, "gzip, *;q=0.000"), 406, "error parsing Accept-Encoding");
+	static const char *const neither[] = {"identity;q=0", "*;q=0", "gzip;q=0, identity;q=0", "br, *;q=0.0"};
+	for (size_t i = 0; i < sizeof(neither) / sizeof(neither[0]); i++)
+		assert_failure(ask(accepting, "GET", "/work/plain", neither[i]), 406,
+			"error parsing Accept-Encoding");
+	disk_write("/work/a.png", STR("packed already"));
+	assert_body(ask(accepting, "GET", "/work/a.png", "gzip"), STR("packed already"));
+	assert_packed(ask(accepting, "GET", "/work/a.png", "gzip, identity;q=0"), STR("packed already"));
+	struct reply *r = ask(accepting, "HEAD", "/work/plain", "gzip");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Encoding"), "gzip");
+	assert_true(memcmp(r->wire.data + r->wire.end - 4, "\r\n\r\n", 4) == 0);
+	r = ask("GET /files?path=/work/plain HTTP/1.0\r\nAccept-Encoding: gzip\r\n\r\n");
+	assert_status(r, 200);
+	assert_false(r->keep_alive);
+	assert_int_equal(header(r, "Transfer-Encoding").n, 0);
+}
+
+/* e2b.md F.63, F.64 */
+static void any_size_is_packed_whole(void **state)
+{
+	const size_t sizes[] = {1, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 512 * 1024, 5 * 1024 * 1024};
+	cleanup_free char *bytes = malloc(5 * 1024 * 1024);
+	unsigned x = 1;
+	for (size_t i = 0; i < 5 * 1024 * 1024; i++)
+		bytes[i] = (char)((x = x * 1103515245 + 12345) >> 16);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		disk_write("/work/large", str_n(bytes, sizes[i]));
+		struct reply *r = ask(accepting, "GET", "/work/large", "gzip");
+		assert_packed(r, str_n(bytes, sizes[i]));
+		assert_true(r->grown_kib < 8192);
+	}
+	disk_write("/work/large", STR(""));
+	struct reply *r = ask(accepting, "GET", "/work/large", "gzip");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Length"), "0");
+	r = get("/proc/version");
+	cleanup_buf struct buf version = BUF_INIT;
+	buf_add_str(&version, buf_str(&r->body));
+	assert_packed(ask(accepting, "GET", "/proc/version", "gzip"), buf_str(&version));
+	r = ask(accepting, "GET", "/proc/kallsyms", "gzip");
+	assert_status(r, 200);
+	assert_str(header(r, "Content-Encoding"), "gzip");
+	assert_true(r->complete);
+	assert_failure(ask(accepting, "GET", "/work/nothing", "gzip"), 404, "does not exist");
 }
 
 /* What files_refusal() says about a request with these headers. */
@@ -487,8 +633,11 @@ int main(void)
 		T(a_name_cannot_inject_a_header),
 		T(types_come_from_the_extension),
 		T(conditions_are_answered_by_the_date),
-		T(ranges_get_the_whole_file),
-		T(identity_is_what_everybody_gets_unless_refused),
+		T(one_range_is_served),
+		T(a_range_of_a_large_file_is_not_read_around),
+		T(if_range_gives_the_whole_of_another_version),
+		T(gzip_is_for_who_names_it),
+		T(any_size_is_packed_whole),
 		T(secured_sandboxes_want_their_token),
 		T(a_signed_url_needs_no_header),
 		T(what_is_signed_cannot_be_altered),

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
+#include <zlib.h>
 #include <unistd.h>
 
 static const char RAW_HEAD[] =
@@ -378,10 +379,126 @@ static void attributes_of_strangers_do_no_harm(void **state)
 	assert_str(attribute("/work/odd", "user.e2b.bytes"), "(none)");
 }
 
-static void what_is_not_supported_yet_is_named(void **state)
+/* One gzip member. */
+static void add_packed(struct buf *to, struct str bytes)
 {
-	assert_failure(
-		ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: gzip\r\n"), 501, "gzip");
+	z_stream z = {.next_in = (unsigned char *)(uintptr_t)bytes.p, .avail_in = (uInt)bytes.n};
+	assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+	size_t room = deflateBound(&z, bytes.n);
+	z.next_out = (unsigned char *)buf_reserve(to, room);
+	z.avail_out = (uInt)room;
+	assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+	buf_commit(to, room - z.avail_out);
+	deflateEnd(&z);
+}
+
+/* A raw upload whose body is said to be gzip. */
+static struct reply *put_packed(const char *path, struct str packed)
+{
+	cleanup_buf struct buf request = BUF_INIT, headers = BUF_INIT;
+	buf_addf(&headers, "Content-Encoding: gzip\r\nContent-Length: %zu\r\n", packed.n);
+	buf_addf(&request, RAW_HEAD, path, buf_cstr(&headers));
+	buf_add_str(&request, packed);
+	return ask_bytes(buf_str(&request));
+}
+
+/* cases.md 88 */
+static void gzip_bodies_are_unpacked(void **state)
+{
+	const size_t size = 3 << 20;
+	cleanup_free char *bytes = malloc(size);
+	for (size_t i = 0; i < size; i++)
+		bytes[i] = (char)(i * 31 + i / 4093);
+	cleanup_buf struct buf packed = BUF_INIT, nothing = BUF_INIT, form = BUF_INIT, request = BUF_INIT;
+	add_packed(&packed, str_n(bytes, size));
+	struct reply *r = put_packed("/work/packed", buf_str(&packed));
+	assert_status(r, 200);
+	assert_body(r, STR("[{\"name\":\"packed\",\"path\":\"/work/packed\",\"type\":\"file\"}]"));
+	assert_true(str_eq(disk_read("/work/packed"), str_n(bytes, size)));
+	assert_true(r->keep_alive);
+	/* Cut anywhere, in several members. */
+	buf_clear(&packed);
+	add_packed(&packed, STR("hello "));
+	add_packed(&packed, STR(""));
+	add_packed(&packed, STR("world"));
+	for (harness.step = 1; harness.step < 4; harness.step++) {
+		assert_status(put_packed("/work/packed", buf_str(&packed)), 200);
+		assert_str(disk_read("/work/packed"), "hello world");
+	}
+	add_packed(&nothing, STR(""));
+	assert_status(put_packed("/work/packed", buf_str(&nothing)), 200);
+	assert_str(disk_read("/work/packed"), "");
+	/* The whole form is packed, not its parts. */
+	buf_clear(&packed);
+	form_part(&form, "name=\"file\"; filename=\"/work/formed\"", STR("part"));
+	form_end(&form);
+	add_packed(&packed, buf_str(&form));
+	buf_addf(&request,
+		"POST /files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=B\r\n"
+		"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n",
+		buf_len(&packed));
+	buf_add_str(&request, buf_str(&packed));
+	buf_add_c(&request, "\r\n0\r\n\r\n");
+	assert_status(ask_bytes(buf_str(&request)), 200);
+	assert_str(disk_read("/work/formed"), "part");
+}
+
+/* What JavaScript's files.write(path, data, {gzip: true}) sends. */
+static void a_recorded_gzip_upload_is_taken(void **state)
+{
+	static const char wire[] =
+		"POST /files?path=oct HTTP/1.1\r\nhost: x\r\nconnection: keep-alive\r\n"
+		"content-type: application/octet-stream\r\ncontent-encoding: gzip\r\nx-metadata-foo: bar\r\n"
+		"accept: */*\r\naccept-encoding: gzip, deflate\r\ntransfer-encoding: chunked\r\n\r\n"
+		"a\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\r\n"
+		"f\r\n\xcb\x48\xcd\xc9\xc9\x07\x00\x86\xa6\x10\x36\x05\x00\x00\x00\r\n0\r\n\r\n";
+	harness.user = "user";
+	assert_status(ask_bytes(str_n(wire, sizeof(wire) - 1)), 200);
+	assert_str(disk_read("/home/user/oct"), "hello");
+}
+
+static void bodies_that_are_not_gzip_are_400(void **state)
+{
+	cleanup_buf struct buf packed = BUF_INIT, bad = BUF_INIT;
+	add_packed(&packed, STR("some text that is packed"));
+	const size_t n = buf_len(&packed);
+	assert_failure(put_packed("/work/bad", STR("plain text")), 400, "malformed gzip body");
+	assert_failure(put_packed("/work/bad", STR("")), 400, "malformed gzip body");
+	for (size_t cut = 1; cut < n; cut++)
+		assert_failure(
+			put_packed("/work/bad", str_n(buf_str(&packed).p, cut)), 400, "malformed gzip body");
+	/* Checksum, length, and something behind. */
+	for (size_t i = 0; i < 3; i++) {
+		buf_clear(&bad);
+		buf_add_str(&bad, buf_str(&packed));
+		if (i < 2)
+			bad.data[bad.start + n - 1 - 4 * i] ^= 1;
+		else
+			buf_add_c(&bad, "x");
+		assert_failure(put_packed("/work/bad", buf_str(&bad)), 400, "malformed gzip body");
+	}
+}
+
+/* cases.md 88: the disk bounds it, and memory does not grow with it. */
+static void a_gzip_bomb_ends_at_the_size_of_the_disk(void **state)
+{
+	const size_t size = 64 << 20;
+	cleanup_free char *zeros = calloc(1, size);
+	cleanup_buf struct buf packed = BUF_INIT;
+	add_packed(&packed, str_n(zeros, size));
+	assert_true(buf_len(&packed) < 100000);
+	struct reply *r = put_packed("/small/bomb", buf_str(&packed));
+	assert_failure(r, 507, "not enough disk space available");
+	assert_true(r->grown_kib < 8192);
+	unlink("/small/bomb");
+	r = put_packed("/work/bomb", buf_str(&packed));
+	assert_status(r, 200);
+	assert_true(r->grown_kib < 8192);
+	unlink("/work/bomb");
+}
+
+static void what_is_not_supported_is_named(void **state)
+{
 	assert_failure(ask(RAW_HEAD, "/work/no", "Content-Length: 0\r\nContent-Encoding: br\r\n"), 400,
 		"unsupported content encoding: br");
 	assert_failure(ask("POST /files?path=x HTTP/1.1\r\nHost: x\r\nContent-Type: "
@@ -516,7 +633,11 @@ int main(void)
 		T(every_file_of_a_form_gets_the_metadata),
 		T(metadata_beyond_its_limits_is_refused),
 		T(attributes_of_strangers_do_no_harm),
-		T(what_is_not_supported_yet_is_named),
+		T(gzip_bodies_are_unpacked),
+		T(a_recorded_gzip_upload_is_taken),
+		T(bodies_that_are_not_gzip_are_400),
+		T(a_gzip_bomb_ends_at_the_size_of_the_disk),
+		T(what_is_not_supported_is_named),
 		T(forms_that_are_none_are_refused),
 		T(broken_framing_is_400_and_ends_the_connection),
 		T(an_upload_that_is_cut_gets_no_answer),
