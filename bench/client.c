@@ -4,7 +4,7 @@
  *
  *   client MODE HOST:PORT KEY CONCURRENCY ROUNDS
  *
- * MODE  create  POST /v2/sandboxes, then Start of /bin/echo without a shell, until its first output byte; DELETE afterwards is not in the time
+ * MODE  create  POST /v2/sandboxes, then Start of /bin/echo without a shell, until its first output byte; the DELETE afterwards is timed apart
  *       exec    one sandbox a caller, Start of /bin/echo until the end of its stream
  *       hold    creates CONCURRENCY x ROUNDS sandboxes, prints, and keeps them until standard input ends
  */
@@ -42,7 +42,8 @@ struct connection {
 struct caller {
 	pthread_t thread;
 	double *ms; /* of each success */
-	int ok, failed;
+	double *gone; /* ms of each DELETE that was answered with 204 */
+	int ok, failed, deleted;
 	char failure[200];
 	struct sandbox *held;
 };
@@ -200,12 +201,11 @@ static int start_echo(struct connection *c, const struct sandbox *s, double *ret
 	return 0;
 }
 
-static void destroy(struct connection *c, const struct sandbox *s)
+static bool destroy(struct connection *c, const struct sandbox *s)
 {
 	char request[512];
 	int n = snprintf(request, sizeof(request), "DELETE /sandboxes/%s HTTP/1.1\r\nhost: %s\r\nX-API-KEY: %s\r\n\r\n", s->id, host, key);
-	if (send_all(c, request, (size_t)n) == 0)
-		read_answer(c, NULL, 0);
+	return send_all(c, request, (size_t)n) == 0 && read_answer(c, NULL, 0) == 204;
 }
 
 static void *run_create(void *arg)
@@ -234,7 +234,9 @@ static void *run_create(void *arg)
 		} else {
 			me->ms[me->ok++] = first - start;
 		}
-		destroy(control, &s);
+		start = now_ms();
+		if (destroy(control, &s))
+			me->gone[me->deleted++] = now_ms() - start;
 	}
 	return NULL;
 }
@@ -305,6 +307,12 @@ static void report(const char *mode, struct caller *callers, int n, double wall)
 	for (int i = 0; i < ok; i++)
 		printf(i ? ",%.3f" : "%.3f", all[i]);
 	printf("]");
+	const char *comma = "";
+	printf(",\"deletes_ms\":[");
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < callers[i].deleted; j++, comma = ",")
+			printf("%s%.3f", comma, callers[i].gone[j]);
+	printf("]");
 	if (failed) {
 		printf(",\"failure\":\"");
 		for (const char *p = failure; *p; p++)
@@ -342,6 +350,7 @@ int main(int argc, char **argv)
 	pthread_barrier_init(&gate, NULL, (unsigned)n + 1);
 	for (int i = 0; i < n; i++) {
 		callers[i].ms = calloc((size_t)rounds, sizeof(double));
+		callers[i].gone = calloc((size_t)rounds, sizeof(double));
 		callers[i].held = calloc((size_t)rounds, sizeof(struct sandbox));
 		if (pthread_create(&callers[i].thread, NULL, run, &callers[i]) != 0)
 			abort();
