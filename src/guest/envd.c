@@ -1,6 +1,7 @@
 #include "guest/envd.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "guest/cors.h"
 #include "guest/files.h"
 #include "guest/process.h"
 #include "guest/workers.h"
@@ -87,11 +88,27 @@ static void wrong_method(struct http_req *r, const char *allow)
 		STR("{\"code\":405,\"message\":\"method not allowed\"}"));
 }
 
+/* For any path, as the reference does: what the request itself may do is settled when it comes. */
+static void preflight(struct http_req *r)
+{
+	cleanup_buf struct buf headers = BUF_INIT;
+	cors_add_preflight(r->head, &headers);
+	const char *lines = buf_cstr(&headers);
+	if (headers.failed || !lines)
+		http_respond_error(r, 503, "no memory");
+	else
+		http_respond(r, 204, NULL, lines, STR(""));
+}
+
 static void on_request(struct http_req *r, void *arg)
 {
 	struct envd *e = arg;
 	const struct http_head *h = r->head;
 	const struct str processes = STR("/process.Process/");
+	if (str_is(h->method, "OPTIONS")) {
+		preflight(r);
+		return;
+	}
 	if (files_serves(h)) {
 		if (files_allowed(e, r))
 			file_workers_serve(e->files, r);
@@ -184,6 +201,7 @@ int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct gu
 	e->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	e->null = open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK);
 	struct http_server_config config = {.on_request = on_request,
+		.add_headers = cors_add,
 		.arg = e,
 		.high_water = ENVD_HIGH_WATER,
 		.low_water = ENVD_LOW_WATER,

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "guest/cors.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -242,6 +243,7 @@ static void add_head(struct files_call *c, struct buf *to, int status, const cha
 	buf_addf(to, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, http_reason(status), date);
 	if (headers)
 		buf_add_c(to, headers);
+	cors_add(&c->head, to);
 	if (!c->keep_alive)
 		buf_add_c(to, "Connection: close\r\n");
 	else if (c->head.minor == 0)

@@ -118,6 +118,7 @@ void http_start(struct http_req *r, int status, const char *reason, const char *
 	c->out_framing = framing;
 	c->out_left = framing == HTTP_BODY_LENGTH ? length : 0;
 	status_line(c, status, reason, headers);
+	http_conn_add_headers(c);
 	if (status >= 200 && status != 204) {
 		if (framing == HTTP_BODY_CHUNKED && c->head->minor > 0)
 			buf_add_c(&c->out, "Transfer-Encoding: chunked\r\n");

@@ -81,6 +81,9 @@ size_t http_conn_high_water(const struct http_conn *c);
 const char *http_conn_date(struct http_conn *c);
 const char *http_conn_server_name(const struct http_conn *c);
 
+/* What the owner adds to every answer. */
+void http_conn_add_headers(struct http_conn *c);
+
 /* http_read.c */
 
 /* Body bytes go nowhere. */

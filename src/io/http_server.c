@@ -189,6 +189,12 @@ const char *http_conn_server_name(const struct http_conn *c)
 	return c->server->config.server_name;
 }
 
+void http_conn_add_headers(struct http_conn *c)
+{
+	if (c->server->config.add_headers)
+		c->server->config.add_headers(c->head, &c->out);
+}
+
 const char *http_conn_date(struct http_conn *c)
 {
 	struct http_server *s = c->server;

@@ -55,6 +55,8 @@ struct http_server_config {
 	int64_t head_timeout_ns; /* from the first byte of a head to its end (slowloris); 0 = 30 s */
 	size_t high_water, low_water; /* bytes of output queued for one connection; 0 = HTTP_HIGH_WATER, HTTP_LOW_WATER */
 	unsigned max_connections; /* accepted at once; beyond, one without a request for a second makes room, or accepting pauses; 0 = 10000 */
+	/* Appends further complete header lines to every answer to a request; NULL = none. */
+	void (*add_headers)(const struct http_head *h, struct buf *to);
 	const char *server_name;  /* value of the Server header; NULL = none */
 };
 

@@ -1,6 +1,7 @@
 """process.Process and the small endpoints of envd (e2b.md B), against envd_host."""
 import base64
 import ctypes
+import gzip
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.parse
 
 from envd import Client, Envd, Stream, StreamError, envelope, until
 
@@ -157,6 +159,35 @@ class Token(Case):
                 self.assertEqual((status, answer["content-type"]), (401, "application/json"))
                 self.assertEqual(json.loads(body), {"code": 401, "message": UNAUTHORIZED})
         self.assertEqual(c.get("/envs", X_Access_Token="secret")[0], 200)
+
+    def test_071_a_preflight_wants_no_token(self):
+        c = self.envd.connect()
+        for path in ("/files?path=x&signature=y", "/process.Process/Start", "/health"):
+            c.request("OPTIONS", path, Origin="https://page", Access_Control_Request_Method="POST", Access_Control_Request_Headers="authorization")
+            status, headers = c.head()
+            self.assertEqual(status, 204)
+            self.assertEqual((headers["access-control-allow-origin"], headers["access-control-allow-headers"], headers["access-control-max-age"]), ("*", "authorization", "7200"))
+            self.assertIn("POST", headers["access-control-allow-methods"])
+        for path, wanted in (("/health", 204), ("/envs", 401), ("/files?path=x", 401)):
+            status, headers, _ = c.get(path, Origin="https://page")
+            self.assertEqual((status, headers["access-control-allow-origin"]), (wanted, "*"), path)
+        self.assertNotIn("access-control-allow-origin", c.get("/health")[1])
+
+    def test_091_a_signed_url_is_served_without_the_token(self):
+        def path(text, expiration=None):
+            digest = hashlib.sha256((text + ("" if expiration is None else ":%d" % expiration)).encode()).digest()
+            signature = "v1_" + base64.b64encode(digest).decode().rstrip("=")
+            more = {} if expiration is None else {"signature_expiration": expiration}
+            return "/files?" + urllib.parse.urlencode({"path": "/etc/hostname", "signature": signature, **more})
+        with open("/etc/hostname", "rb") as f:
+            hostname = f.read()
+        c = self.envd.connect()
+        status, headers, body = c.get(path("/etc/hostname:read::secret"), Accept_Encoding="gzip, deflate")
+        self.assertEqual((status, headers["content-encoding"], gzip.decompress(body)), (200, "gzip", hostname))
+        self.assertEqual(c.get(path("/etc/hostname:read::secret", int(time.time()) + 1000), Range="bytes=0-0")[::2], (206, hostname[:1]))
+        for query, message in ((path("/etc/hostname:write::secret"), "invalid signature"), (path("/etc/hostname:read::secret", 0), "signature is already expired")):
+            status, _, body = c.get(query)
+            self.assertEqual((status, json.loads(body)), (401, {"code": 401, "message": message}))
 
     def test_rpc_is_refused_with_a_plain_error(self):
         self.assertEqual(self.envd.unary("List", {}), (401, {"code": 401, "message": UNAUTHORIZED}))

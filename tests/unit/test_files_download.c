@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/encode.h"
 #include "base/sha256.h"
+#include "guest/cors.h"
 #include "io/url.h"
 
 #include <errno.h>
@@ -238,8 +239,8 @@ static void conditions_are_answered_by_the_date(void **state)
 
 static struct reply *get_range(const char *path, const char *range)
 {
-	return ask("GET /files?path=%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nRange: %s\r\n\r\n", path,
-		range);
+	return ask("GET /files?path=%s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nRange: %s\r\n\r\n",
+		path, range);
 }
 
 /* RFC 9110 §14.2; e2b.md F.70 */
@@ -267,8 +268,8 @@ static void one_range_is_served(void **state)
 		assert_str(header(r, "Accept-Ranges"), "bytes");
 		assert_true(r->keep_alive);
 	}
-	static const char *const whole[] = {"bytes=0-1,3-4", "bytes=3-2", "bytes=a-b", "bytes=-", "bytes=",
-		"lines=0-1", "bytes", "bytes=1", "bytes=+1-2", "bytes=0-99999999999999999999"};
+	static const char *const whole[] = {"bytes=0-1,3-4", "bytes=3-2", "bytes=a-b", "bytes=-",
+		"bytes=", "lines=0-1", "bytes", "bytes=1", "bytes=+1-2", "bytes=0-99999999999999999999"};
 	for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
 		struct reply *r = get_range("/work/ranged", whole[i]);
 		assert_status(r, 200);
@@ -281,7 +282,8 @@ static void one_range_is_served(void **state)
 		assert_str(header(r, "Content-Range"), "bytes */10");
 		assert_true(r->keep_alive);
 	}
-	struct reply *r = ask("HEAD /files?path=/work/ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=2-3\r\n\r\n");
+	struct reply *r =
+		ask("HEAD /files?path=/work/ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=2-3\r\n\r\n");
 	assert_status(r, 200);
 	assert_str(header(r, "Content-Length"), "10");
 	disk_write("/work/ranged", STR(""));
@@ -307,8 +309,9 @@ static void if_range_gives_the_whole_of_another_version(void **state)
 	disk_write("/work/dated", STR("0123456789"));
 	struct timespec times[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
 	assert_int_equal(utimensat(AT_FDCWD, "/work/dated", times, 0), 0);
-	static const char request[] = "GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\n"
-				      "If-Range: %s\r\n\r\n";
+	static const char request[] =
+		"GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\nRange: bytes=1-2\r\n"
+		"If-Range: %s\r\n\r\n";
 	assert_int_equal(ask(request, "Tue, 14 Nov 2023 22:13:20 GMT")->head.status, 206);
 	assert_status(ask(request, "Tue, 14 Nov 2023 22:13:21 GMT"), 200);
 	assert_status(ask(request, "\"tag\""), 200);
@@ -360,7 +363,8 @@ static void gzip_is_for_who_names_it(void **state)
 		assert_int_equal(header(r, "Content-Encoding").n, 0);
 		assert_str(header(r, "Content-Length"), "8");
 	}
-	static const char *const neither[] = {"identity;q=0", "*;q=0", "gzip;q=0, identity;q=0", "br, *;q=0.0"};
+	static const char *const neither[] = {
+		"identity;q=0", "*;q=0", "gzip;q=0, identity;q=0", "br, *;q=0.0"};
 	for (size_t i = 0; i < sizeof(neither) / sizeof(neither[0]); i++)
 		assert_failure(ask(accepting, "GET", "/work/plain", neither[i]), 406,
 			"error parsing Accept-Encoding");
@@ -427,23 +431,29 @@ static void secured_sandboxes_want_their_token(void **state)
 	} cases[] = {
 		{"GET /files?path=x", "X-Access-Token: correct\r\n", 0, ""},
 		{"GET /files?path=x&signature=v1_x", "x-access-token: correct\r\n", 0, ""},
-		{"GET /files?path=x", "X-Access-Token: wrong\r\n", 401, "access token present in header but does not match"},
-		{"GET /files?path=x&signature=v1_x", "X-Access-Token: correc\r\n", 401, "access token present in header but does not match"},
+		{"GET /files?path=x", "X-Access-Token: wrong\r\n", 401,
+			"access token present in header but does not match"},
+		{"GET /files?path=x&signature=v1_x", "X-Access-Token: correc\r\n", 401,
+			"access token present in header but does not match"},
 		{"GET /files?path=x", "", 401, "missing signature query parameter"},
 		{"GET /files?path=x&signature=v1_x", "", 401, "invalid signature"},
 		{"GET /files?path=x&signature=v1_x", "X-Access-Token:\r\n", 401, "invalid signature"},
 		{"GET /files?signature=%zz", "", 400, "malformed query string"},
 		{"POST /files?path=x", "", 401, "missing signature query parameter"},
 		{"POST /files/compose", "", 401,
-			"unauthorized access, please provide a valid access token or method signing if supported"},
+			"unauthorized access, please provide a valid access token or method signing if "
+			"supported"},
 		{"POST /filesystem.Filesystem/Stat", "", 401,
-			"unauthorized access, please provide a valid access token or method signing if supported"},
+			"unauthorized access, please provide a valid access token or method signing if "
+			"supported"},
 		{"POST /filesystem.Filesystem/Stat?signature=x", "X-Access-Token: correct2\r\n", 401,
-			"unauthorized access, please provide a valid access token or method signing if supported"},
+			"unauthorized access, please provide a valid access token or method signing if "
+			"supported"},
 	};
 	const char *message;
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-		assert_int_equal(refusal("correct", cases[i].line, cases[i].headers, &message), cases[i].status);
+		assert_int_equal(
+			refusal("correct", cases[i].line, cases[i].headers, &message), cases[i].status);
 		assert_string_equal(message, cases[i].message);
 		assert_int_equal(refusal(NULL, cases[i].line, cases[i].headers, &message), 0);
 	}
@@ -467,7 +477,8 @@ static const char *sign(const char *fmt, ...)
 	return text;
 }
 
-/* What is said to "METHOD /files?query" with that signature, in a sandbox whose token is "correct"; "" = served. */
+/* What is said to "METHOD /files?query" with that signature, in a sandbox whose token is "correct"; "" =
+ * served. */
 static const char *signed_by(const char *line, const char *signature)
 {
 	char with[512];
@@ -493,7 +504,8 @@ static void a_signed_url_needs_no_header(void **state)
 		{"HEAD", "", 0, ""},
 		{"POST", "Content-Length: 0\r\n", 401, "invalid signature"},
 		/* A wrong header is not mended by a signature. */
-		{"GET", "X-Access-Token: wrong\r\n", 401, "access token present in header but does not match"},
+		{"GET", "X-Access-Token: wrong\r\n", 401,
+			"access token present in header but does not match"},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		char line[256];
@@ -509,7 +521,8 @@ static void what_is_signed_cannot_be_altered(void **state)
 {
 	/* F.60, F.61: over the decoded text, and without a user. */
 	assert_string_equal(signed_by("GET /files?path=/work/a+b", sign("/work/a b:read::correct")), "");
-	assert_string_equal(signed_by("GET /files?path=%2Fwork%2Fa%20b", sign("/work/a b:read::correct")), "");
+	assert_string_equal(
+		signed_by("GET /files?path=%2Fwork%2Fa%20b", sign("/work/a b:read::correct")), "");
 	assert_string_equal(signed_by("GET /files?path=f", sign("f:read::correct")), "");
 	assert_string_equal(signed_by("GET /files?username=&path=f", sign("f:read::correct")), "");
 	assert_string_equal(signed_by("GET /files?a=b", sign(":read::correct")), "");
@@ -520,14 +533,16 @@ static void what_is_signed_cannot_be_altered(void **state)
 	assert_string_equal(signed_by("GET /files?path=f", sign("f:write::correct")), wrong);
 	assert_string_equal(signed_by("POST /files?path=f", sign("f:read::correct")), wrong);
 	assert_string_equal(signed_by("GET /files?path=f", sign("f:read::wrong")), wrong);
-	assert_string_equal(signed_by("GET /files?path=f&username=other", sign("f:read:user:correct")), wrong);
+	assert_string_equal(
+		signed_by("GET /files?path=f&username=other", sign("f:read:user:correct")), wrong);
 	assert_string_equal(signed_by("GET /files?path=f&username=user", sign("f:read::correct")), wrong);
 	assert_string_equal(signed_by("GET /files?path=f", ""), wrong);
 	assert_string_equal(signed_by("GET /files?path=f", "v2_x"), wrong);
 	/* Only /files is opened by one. */
+	assert_contains(str_of(signed_by("POST /files/compose?path=f", sign("f:write::correct"))),
+		"unauthorized access");
 	assert_contains(
-		str_of(signed_by("POST /files/compose?path=f", sign("f:write::correct"))), "unauthorized access");
-	assert_contains(str_of(signed_by("POST /filesystem.Filesystem/Stat?path=f", sign("f:write::correct"))),
+		str_of(signed_by("POST /filesystem.Filesystem/Stat?path=f", sign("f:write::correct"))),
 		"unauthorized access");
 }
 
@@ -538,8 +553,8 @@ static void an_expiry_is_read_after_the_signature(void **state)
 	char line[128];
 	for (size_t i = 0; i < ARRAY_SIZE(past); i++) {
 		snprintf(line, sizeof(line), "GET /files?path=f&signature_expiration=%s", past[i]);
-		assert_string_equal(signed_by(line, sign("f:read::correct:%s", past[i])),
-			"signature is already expired");
+		assert_string_equal(
+			signed_by(line, sign("f:read::correct:%s", past[i])), "signature is already expired");
 		assert_string_equal(signed_by(line, sign("f:read::correct")), "invalid signature");
 	}
 	static const char *const future = "GET /files?path=f&signature_expiration=4102444800";
@@ -555,6 +570,34 @@ static void an_expiry_is_read_after_the_signature(void **state)
 		assert_int_equal(refusal("correct", line, "", &message), 400);
 		assert_string_equal(message, "invalid signature_expiration: want unix seconds");
 	}
+}
+
+/* e2b.md F.71 */
+static void pages_of_other_origins_may_read(void **state)
+{
+	disk_write("/work/f", STR("x"));
+	struct reply *r = ask("GET /files?path=/work/f HTTP/1.1\r\nHost: x\r\nOrigin: https://page\r\n\r\n");
+	assert_status(r, 200);
+	assert_str(header(r, "Access-Control-Allow-Origin"), "*");
+	assert_contains(header(r, "Access-Control-Expose-Headers"), "Content-Range");
+	r = ask("GET /files?path=/work/none HTTP/1.1\r\nHost: x\r\norigin: null\r\n\r\n");
+	assert_failure(r, 404, "");
+	assert_str(header(r, "Access-Control-Allow-Origin"), "*");
+	assert_int_equal(header(get("/work/f"), "Access-Control-Allow-Origin").n, 0);
+
+	static struct http_head head;
+	int status;
+	cleanup_buf struct buf lines = BUF_INIT;
+	struct str request =
+		STR("OPTIONS /files?path=x&signature=y HTTP/1.1\r\nHost: x\r\nOrigin: https://page\r\n"
+		    "Access-Control-Request-Method: POST\r\n"
+		    "Access-Control-Request-Headers: authorization,x-metadata-a\r\n\r\n");
+	assert_true(http_parse_request(request, &head, &status) > 0);
+	cors_add_preflight(&head, &lines);
+	assert_contains(buf_str(&lines), "Access-Control-Allow-Headers: authorization,x-metadata-a\r\n");
+	assert_contains(
+		buf_str(&lines), "Access-Control-Allow-Methods: HEAD, GET, POST, PUT, PATCH, DELETE\r\n");
+	assert_contains(buf_str(&lines), "Access-Control-Max-Age: 7200\r\n");
 }
 
 static void shrink(void)
@@ -642,6 +685,7 @@ int main(void)
 		T(a_signed_url_needs_no_header),
 		T(what_is_signed_cannot_be_altered),
 		T(an_expiry_is_read_after_the_signature),
+		T(pages_of_other_origins_may_read),
 		T(a_file_that_shrinks_is_cut),
 		T(a_file_that_grows_is_sent_as_announced),
 		T(what_follows_on_the_connection_is_given_back),

@@ -197,6 +197,23 @@ static bool ends_with(const char *s, const char *tail)
 	return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
+static void add_method(const struct http_head *h, struct buf *to)
+{
+	buf_addf(to, "X-Method: %.*s\r\n", STR_FMT(h->method));
+}
+
+static void an_owner_adds_headers_to_every_answer(void **state)
+{
+	start(&(struct http_server_config){.add_headers = add_method});
+	bool eof;
+	assert_non_null(strstr(exchange("GET /hello HTTP/1.1\r\nHost: h\r\n\r\n", &eof), "\r\nX-Method: GET\r\n"));
+	assert_non_null(strstr(exchange("GET /deny HTTP/1.1\r\nHost: h\r\n\r\n", &eof), "\r\nX-Method: GET\r\n"));
+	assert_non_null(strstr(exchange("HEAD /none HTTP/1.1\r\nHost: h\r\n\r\n", &eof), "\r\nX-Method: HEAD\r\n"));
+	/* No request, no head to look at. */
+	assert_null(strstr(exchange("GET\r\n\r\n", &eof), "X-Method"));
+	stop();
+}
+
 static void whole_answers_are_framed(void **state)
 {
 	start(&(struct http_server_config){.server_name = "cubicle"});
@@ -681,6 +698,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(whole_answers_are_framed),
+		cmocka_unit_test(an_owner_adds_headers_to_every_answer),
 		cmocka_unit_test(streams_are_chunked_or_end_with_the_connection),
 		cmocka_unit_test(a_cut_stream_has_no_last_chunk),
 		cmocka_unit_test(pipelined_requests_are_answered_in_order),
