@@ -31,6 +31,16 @@ static int find_user(struct files_call *c, struct str name)
 		&c->user);
 }
 
+int files_user_of_name(struct files_call *c, struct str name)
+{
+	int r = find_user(c, name);
+	if (r == 0 || r == -ENOMEM)
+		return r;
+	struct str who = name.n ? name : str_of(c->request->default_user);
+	return files_fail(
+		c, 401, "error looking up user '%.*s': user: unknown user %.*s", STR_FMT(who), STR_FMT(who));
+}
+
 /* The user of a /files request: query `username`. */
 static int user_of_query(struct files_call *c)
 {
@@ -38,15 +48,7 @@ static int user_of_query(struct files_call *c)
 	int r = url_query_get(c->head.query, "username", &name);
 	if (r < 0)
 		return r == -ENOMEM ? r : files_fail(c, 400, "malformed query string");
-	r = find_user(c, buf_str(&name));
-	if (r == -ENOMEM)
-		return r;
-	if (r < 0) {
-		struct str who = buf_len(&name) ? buf_str(&name) : str_of(c->request->default_user);
-		return files_fail(c, 401, "error looking up user '%.*s': user: unknown user %.*s",
-			STR_FMT(who), STR_FMT(who));
-	}
-	return 0;
+	return files_user_of_name(c, buf_str(&name));
 }
 
 /* The user of an RPC: HTTP Basic without regard to the password. Other schemes say nothing about users. */
@@ -72,13 +74,14 @@ int files_user_of_basic(struct files_call *c)
 
 static int serve_files(struct files_call *c)
 {
-	if (str_is(c->head.path, "/files/compose"))
-		return files_fail(c, 501, "/files/compose is not supported");
-	if (!str_is(c->head.path, "/files"))
+	bool compose = str_is(c->head.path, "/files/compose");
+	if (!compose && !str_is(c->head.path, "/files"))
 		return files_fail(c, 404, "path not found");
 	bool get = str_is(c->head.method, "GET") || str_is(c->head.method, "HEAD");
-	if (!get && !str_is(c->head.method, "POST"))
+	if ((!get || compose) && !str_is(c->head.method, "POST"))
 		return files_fail(c, 405, "method not allowed");
+	if (compose)
+		return files_compose(c);
 	int r = user_of_query(c);
 	if (r < 0)
 		return r;

@@ -11,6 +11,7 @@
 #include "guest/guest.h"
 #include "io/connect.h"
 
+#include <sys/stat.h>
 #include <time.h>
 
 enum {
@@ -157,8 +158,19 @@ int files_meta_write(const struct files_meta *m, int fd);
 void files_meta_add(struct buf *to, const struct files_meta *m);
 void files_meta_add_stored(struct buf *to, const char *path);
 
+/* ---- files (files_download.c, files_upload.c) ---- */
+
+/* Opens a file for reading, without waiting for the writer of a FIFO and without taking a terminal: nothing
+ * but regular files is opened at all. Descriptor, or a recorded failure. */
+int files_open(struct files_call *c, const char *path, struct stat *ret_st);
+/* Opens a file emptied or new for writing, with what is above it made, the call's user as its owner, and this
+ * metadata (of which *ret_meta_kept tells whether it is there). Descriptor, or a recorded failure. */
+int files_create(struct files_call *c, const char *path, const struct files_meta *meta, bool *ret_meta_kept);
+
 /* ---- users (files.c) ---- */
 
+/* Fills the call's user from a name, the default one for an empty one; unknown ones are a recorded 401. */
+int files_user_of_name(struct files_call *c, struct str name);
 /* Fills the call's user from HTTP Basic (B.1): unknown ones are a Connect error. */
 int files_user_of_basic(struct files_call *c);
 
@@ -166,6 +178,7 @@ int files_user_of_basic(struct files_call *c);
 
 int files_download(struct files_call *c);
 int files_upload(struct files_call *c);
+int files_compose(struct files_call *c);
 int filesystem_serve(struct files_call *c);
 
 #endif

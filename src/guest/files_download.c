@@ -239,9 +239,7 @@ static int send_file(struct download *d)
 	return send_plain(d, buffer, (uint64_t)got);
 }
 
-/* Without waiting for a writer of a FIFO, and without taking a terminal; nothing but regular files is opened
- * at all. */
-static int open_regular(struct files_call *c, const char *path, struct stat *ret_st)
+int files_open(struct files_call *c, const char *path, struct stat *ret_st)
 {
 	if (stat(path, ret_st) < 0)
 		return files_fail_errno(c, errno, "error getting file info", path);
@@ -288,7 +286,7 @@ static int download(struct download *d, struct str name)
 	int r = choose_encoding(d, type);
 	if (r < 0)
 		return r;
-	d->fd = open_regular(c, d->path, &d->st);
+	d->fd = files_open(c, d->path, &d->st);
 	if (d->fd < 0)
 		return d->fd;
 	buf_add_c(&d->headers, "Vary: Accept-Encoding\r\n");

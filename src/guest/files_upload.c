@@ -53,6 +53,32 @@ static int open_target(struct files_call *c, const char *path, struct stat *ret_
 	}
 }
 
+int files_create(struct files_call *c, const char *path, const struct files_meta *meta, bool *ret_meta_kept)
+{
+	if (*path && path[strlen(path) - 1] == '/')
+		return files_fail(c, 400, "path is a directory: %s", path);
+	size_t bad = 0;
+	int r = files_make_parents(c, path, &bad);
+	if (r == -ENOTDIR)
+		return files_fail(c, 500, "error ensuring directories: path is a file: %.*s", (int)bad, path);
+	if (r < 0)
+		return files_fail_errno(c, r, "error ensuring directories", path);
+
+	struct stat st;
+	cleanup_fd int fd = open_target(c, path, &st);
+	if (fd < 0)
+		return fd;
+	/* A needless chown would clear set-uid bits, and the mode is to be kept. */
+	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) &&
+		fchown(fd, c->user.uid, c->user.gid) < 0)
+		return files_fail_errno(c, errno, "error changing file ownership", path);
+	r = files_meta_write(meta, fd);
+	if (r < 0)
+		return files_fail_errno(c, r, "error writing metadata", path);
+	*ret_meta_kept = r > 0;
+	return steal_fd(&fd);
+}
+
 static int begin_file(struct upload *u, struct str path)
 {
 	struct files_call *c = u->call;
@@ -68,30 +94,10 @@ static int begin_file(struct upload *u, struct str path)
 	const char *target = buf_cstr(&u->target);
 	if (u->target.failed || !target || map_put(&u->seen, path, u, NULL) < 0)
 		return -ENOMEM;
-	if (path.n && path.p[path.n - 1] == '/')
-		return files_fail(c, 400, "path is a directory: %s", target);
-
-	size_t bad = 0;
-	int r = files_make_parents(c, target, &bad);
-	if (r == -ENOTDIR)
-		return files_fail(
-			c, 500, "error ensuring directories: path is a file: %.*s", (int)bad, target);
-	if (r < 0)
-		return files_fail_errno(c, r, "error ensuring directories", target);
-
-	struct stat st;
-	cleanup_fd int fd = open_target(c, target, &st);
+	int fd = files_create(c, target, &u->meta, &u->meta_kept);
 	if (fd < 0)
 		return fd;
-	/* A needless chown would clear set-uid bits, and the mode is to be kept. */
-	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) &&
-		fchown(fd, c->user.uid, c->user.gid) < 0)
-		return files_fail_errno(c, errno, "error changing file ownership", target);
-	r = files_meta_write(&u->meta, fd);
-	if (r < 0)
-		return files_fail_errno(c, r, "error writing metadata", target);
-	u->meta_kept = r > 0;
-	u->fd = steal_fd(&fd);
+	u->fd = fd;
 	return 0;
 }
 

@@ -130,8 +130,6 @@ static void what_is_not_there_or_not_a_file_is_told(void **state)
 	assert_failure(
 		ask("DELETE /files?path=/work HTTP/1.1\r\nHost: x\r\n\r\n"), 405, "method not allowed");
 	assert_failure(ask("GET /files/nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, "");
-	assert_failure(ask("POST /files/compose HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 501,
-		"/files/compose");
 }
 
 static void links_are_followed(void **state)

@@ -516,6 +516,88 @@ static void what_is_not_supported_is_named(void **state)
 	assert_status(ask(RAW_HEAD, "/work/yes", "Content-Length: 0\r\nContent-Encoding: identity\r\n"), 200);
 }
 
+static struct reply *compose(const char *json)
+{
+	return ask("POST /files/compose HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+		   "Content-Length: %zu\r\n\r\n%s",
+		strlen(json), json);
+}
+
+/* e2b.md B.2 */
+static void files_are_joined_and_their_parts_go(void **state)
+{
+	harness.user = "user";
+	disk_write("/work/p1", STR("first "));
+	disk_write("/home/user/p2", STR(""));
+	disk_write("/work/p3", STR("third"));
+	struct reply *r = compose("{\"source_paths\":[\"/work/p1\",\"p2\",\"/work/p3\",\"/work/p1\"],"
+				  "\"destination\":\"made/joined\",\"unknown\":1}");
+	assert_status(r, 200);
+	assert_body(r, STR("{\"name\":\"joined\",\"path\":\"/home/user/made/joined\",\"type\":\"file\"}"));
+	assert_str(disk_read("/home/user/made/joined"), "first thirdfirst ");
+	assert_false(disk_exists("/work/p1") || disk_exists("/home/user/p2") || disk_exists("/work/p3"));
+	struct stat st;
+	assert_int_equal(stat("/home/user/made/joined", &st), 0);
+	assert_int_equal(st.st_uid, 1000);
+	/* Of another user, over a file that is there. */
+	disk_write("/work/p1", STR("again"));
+	disk_write("/work/to", STR("a longer content"));
+	assert_status(compose("{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work/"
+			      "to\",\"username\":\"other\"}"),
+		200);
+	assert_str(disk_read("/work/to"), "again");
+	assert_int_equal(stat("/work/to", &st), 0);
+	assert_int_equal(st.st_uid, 1001);
+}
+
+static void parts_stay_when_they_cannot_be_joined(void **state)
+{
+	static const struct {
+		const char *json;
+		int status;
+		const char *message;
+	} cases[] = {
+		{"{\"source_paths\":[\"/work/p1\",\"/work/gone\"],\"destination\":\"/work/no\"}", 404,
+			"path '/work/gone' does not exist"},
+		{"{\"source_paths\":[\"/work/p1\",\"/work\"],\"destination\":\"/work/no\"}", 400,
+			"path '/work' is a directory"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work\"}", 400,
+			"path is a directory: /work"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work/p1\"}", 400, "one of the sources"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work/to-p1\"}", 400,
+			"one of the sources"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"\"}", 400, "destination must be a path"},
+		{"{\"source_paths\":[\"/work/p1\"]}", 400, "destination must be a path"},
+		{"{\"source_paths\":[\"/work/p1\",1],\"destination\":\"/work/no\"}", 400,
+			"source_paths must be a path"},
+		{"{\"source_paths\":[],\"destination\":\"/work/no\"}", 400, "source_paths"},
+		{"{\"source_paths\":\"/work/p1\",\"destination\":\"/work/no\"}", 400, "source_paths"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work/no\",\"username\":\"ghost\"}", 401,
+			"unknown user ghost"},
+		{"{\"source_paths\":[\"/work/p1\"],\"destination\":\"/work/no\",\"username\":1}", 400,
+			"username"},
+		{"[]", 400, "object"},
+		{"{", 400, "body"},
+	};
+	disk_write("/work/p1", STR("x"));
+	symlink("p1", "/work/to-p1");
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		assert_failure(compose(cases[i].json), cases[i].status, cases[i].message);
+		assert_str(disk_read("/work/p1"), "x");
+		assert_false(disk_exists("/work/no"));
+	}
+	static char large[2 << 20];
+	disk_write("/work/large", str_n(large, sizeof(large)));
+	assert_failure(
+		compose("{\"source_paths\":[\"/work/p1\",\"/work/large\"],\"destination\":\"/small/no\"}"),
+		507, "not enough disk space");
+	assert_true(disk_exists("/work/large") && disk_exists("/work/p1"));
+	unlink("/small/no");
+	struct reply *r = ask("GET /files/compose HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_failure(r, 405, "method not allowed");
+	assert_str(header(r, "Allow"), "POST");
+}
+
 static void forms_that_are_none_are_refused(void **state)
 {
 	static const char form[] = "POST /files?path=/work/form HTTP/1.1\r\nHost: x\r\nContent-Type: "
@@ -638,6 +720,8 @@ int main(void)
 		T(bodies_that_are_not_gzip_are_400),
 		T(a_gzip_bomb_ends_at_the_size_of_the_disk),
 		T(what_is_not_supported_is_named),
+		T(files_are_joined_and_their_parts_go),
+		T(parts_stay_when_they_cannot_be_joined),
 		T(forms_that_are_none_are_refused),
 		T(broken_framing_is_400_and_ends_the_connection),
 		T(an_upload_that_is_cut_gets_no_answer),

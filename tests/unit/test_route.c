@@ -1,6 +1,7 @@
 /* Which requests go to a sandbox, and what of a head is forwarded. */
 #include "unit.h"
 
+#include "base/cleanup.h"
 #include "ingress/forward.h"
 #include "ingress/page.h"
 #include "ingress/route.h"
@@ -136,6 +137,20 @@ static void what_belongs_to_the_application_passes(void **state)
 		"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n");
 }
 
+/* e2b.md B.1: a signed URL of the SDK; the guest hashes what it decodes from it. */
+static void a_query_passes_byte_for_byte(void **state)
+{
+	static const char line[] = "GET /files?username=user&path=a%20b+%2Bc&signature=v1_gUtH%2Fs9%2b&signature_expiration=1 HTTP/1.1\r\n";
+	struct http_head head;
+	int status;
+	cleanup_buf struct buf in = BUF_INIT, out = BUF_INIT;
+	buf_addf(&in, "%sHost: 49983-i.x\r\n\r\n", line);
+	assert_true(http_parse_request(buf_str(&in), &head, &status) > 0);
+	struct forward f = {.proto = "http"};
+	assert_int_equal(forward_request(&out, &head, &f), 0);
+	assert_true(str_starts(buf_str(&out), str_of(line)));
+}
+
 static void secrets_routing_and_forgeries_do_not(void **state)
 {
 	assert_string_equal(forwarded("Host: h\r\nX-API-KEY: e2b_mine\r\nAuthorization: bearer  e2b_mine\r\nE2b-Sandbox-Id: i\r\nE2b-Sandbox-Port: 1\r\n"
@@ -194,6 +209,7 @@ int main(void)
 		cmocka_unit_test(headers_route_where_the_host_does_not),
 		cmocka_unit_test(paths_are_judged_by_what_they_mean),
 		cmocka_unit_test(what_belongs_to_the_application_passes),
+		cmocka_unit_test(a_query_passes_byte_for_byte),
 		cmocka_unit_test(secrets_routing_and_forgeries_do_not),
 		cmocka_unit_test(only_tunnels_are_upgraded),
 		cmocka_unit_test(answers_lose_what_belongs_to_the_hop),
