@@ -2,17 +2,33 @@
 
 #include <errno.h>
 
+static char fold(char c)
+{
+	return (char)(c == '_' ? '-' : c >= 'A' && c <= 'Z' ? c + 32 : c);
+}
+
+/* Applications that see headers as CGI variables (WSGI, PHP) take X_Forwarded_For for X-Forwarded-For: so do we where a header is ours to write. */
+static bool name_starts(struct str name, struct str with)
+{
+	if (name.n < with.n)
+		return false;
+	for (size_t i = 0; i < with.n; i++)
+		if (fold(name.p[i]) != fold(with.p[i]))
+			return false;
+	return true;
+}
+
+static bool name_is(struct str name, struct str other)
+{
+	return name.n == other.n && name_starts(name, other);
+}
+
 static bool is_one_of(struct str name, const char *const *names)
 {
 	for (; *names; names++)
-		if (str_eq_nocase(name, str_of(*names)))
+		if (name_is(name, str_of(*names)))
 			return true;
 	return false;
-}
-
-static bool has_prefix(struct str s, struct str prefix)
-{
-	return s.n >= prefix.n && str_eq_nocase(str_n(s.p, prefix.n), prefix);
 }
 
 static void add_line(struct buf *to, struct str name, struct str value)
@@ -33,10 +49,10 @@ static bool is_own_key(const struct http_header *x, const struct forward *f)
 {
 	struct str value = x->value;
 	if (str_eq_nocase(x->name, STR("Authorization"))) {
-		if (!has_prefix(value, STR("Bearer ")))
+		if (value.n < 7 || !str_eq_nocase(str_n(value.p, 7), STR("Bearer ")))
 			return false;
 		value = str_trim(str_from(value, 7));
-	} else if (!str_eq_nocase(x->name, STR("X-API-Key"))) {
+	} else if (!name_is(x->name, STR("X-API-Key"))) {
 		return false;
 	}
 	return f->own_key && f->own_key(value, f->arg);
@@ -45,9 +61,9 @@ static bool is_own_key(const struct http_header *x, const struct forward *f)
 /* Written by us, or of no concern to the sandbox. */
 static bool is_ours(struct str name)
 {
-	static const char *const names[] = {"Host", "Content-Length", "Expect", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "E2b-Traffic-Access-Token",
+	static const char *const names[] = {"Host", "Content-Length", "Transfer-Encoding", "Expect", "E2b-Sandbox-Id", "E2b-Sandbox-Port", "E2b-Traffic-Access-Token",
 		"Cube-Traffic-Access-Token", "HTTP2-Settings", "Forwarded", "X-Real-IP", NULL};
-	return is_one_of(name, names) || has_prefix(name, STR("X-Forwarded-"));
+	return is_one_of(name, names) || name_starts(name, STR("X-Forwarded-"));
 }
 
 static void add_framing(struct buf *to, const struct http_head *h)

@@ -161,6 +161,15 @@ static void secrets_routing_and_forgeries_do_not(void **state)
 		"Transfer-Encoding: chunked\r\n\r\n");
 }
 
+/* What an application under WSGI or PHP cannot tell from the real one. */
+static void underscores_are_no_disguise(void **state)
+{
+	assert_string_equal(forwarded("Host: h\r\nX_Forwarded_For: 1.1.1.1\r\nX-FORWARDED_Host: evil\r\nX_API_Key: e2b_mine\r\nContent_Length: 7\r\n"
+				      "Transfer_Encoding: chunked\r\nE2b_Traffic_Access_Token: s\r\nX_Real_IP: 1.1.1.1\r\nlang_version: 3\r\nX_API_Key: other\r\n"),
+		"GET /a?b HTTP/1.1\r\nHost: h\r\nlang_version: 3\r\nX_API_Key: other\r\nX-Forwarded-For: 9.9.9.9\r\nX-Forwarded-Host: h\r\n"
+		"X-Forwarded-Proto: http\r\n\r\n");
+}
+
 static void only_tunnels_are_upgraded(void **state)
 {
 	assert_non_null(strstr(forwarded("Host: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"), "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"));
@@ -211,6 +220,7 @@ int main(void)
 		cmocka_unit_test(what_belongs_to_the_application_passes),
 		cmocka_unit_test(a_query_passes_byte_for_byte),
 		cmocka_unit_test(secrets_routing_and_forgeries_do_not),
+		cmocka_unit_test(underscores_are_no_disguise),
 		cmocka_unit_test(only_tunnels_are_upgraded),
 		cmocka_unit_test(answers_lose_what_belongs_to_the_hop),
 		cmocka_unit_test(only_navigating_browsers_get_a_page),
