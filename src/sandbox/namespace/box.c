@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-enum { CLAIM_SECONDS = 20, CREATE_TRIES = 3 };
+enum { CLAIM_SECONDS = 20, LAST_SECONDS = 2, CREATE_TRIES = 3 };
 
 enum box_state {
 	BOX_MAKING,    /* a worker owns the slot */
@@ -339,9 +339,20 @@ static void on_end(struct loop_fd *w, uint32_t events, void *arg)
 
 static void on_claim_timeout(struct loop_timer *t, void *arg)
 {
-	struct error err = {0};
-	error_set(&err, -ETIMEDOUT, 500, "cubicle-init did not answer its claim within %d s", CLAIM_SECONDS);
-	fail(arg, &err);
+	struct box *b = arg;
+	struct error err = b->error;
+	if (!err.code && !b->chan)
+		error_set(&err, -EPROTO, 500, "cubicle-init gave its control channel up while it started");
+	else if (!err.code)
+		error_set(&err, -ETIMEDOUT, 500, "cubicle-init did not answer its claim within %d s", CLAIM_SECONDS);
+	fail(b, &err);
+}
+
+/* It will not say that it started any more. What it ended by is known in a moment, if it ended; else it is ended. */
+static void expect_end(struct box *b)
+{
+	if (b->state == BOX_STARTING && b->watch)
+		loop_timer_in(b->timer, LAST_SECONDS * NS_PER_S);
 }
 
 /* --- spawners that come later --- */
@@ -390,6 +401,12 @@ static void attach_spawner(struct box *b, pid_t pid)
 
 /* --- the control channel --- */
 
+static void refuse_start(struct box *b, struct str message)
+{
+	error_set(&b->error, -EIO, 500, "cubicle-init: %.*s", STR_FMT(message));
+	expect_end(b);
+}
+
 static void on_message(struct chan *c, struct chan_message *m, void *arg)
 {
 	struct box *b = arg;
@@ -398,7 +415,7 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		is_running(b);
 	else if (m->header.type == MSG_ID_error && b->state == BOX_STARTING)
 		/* It ends itself now; that end brings the answer. */
-		error_set(&b->error, -EIO, 500, "cubicle-init: %.*s", STR_FMT(m->body->error.message));
+		refuse_start(b, m->body->error.message);
 	else if (m->header.type == MSG_ID_spawner && b->state == BOX_RUNNING)
 		attach_spawner(b, m->sender);
 	else
@@ -414,6 +431,8 @@ static void on_closed(struct chan *c, const struct error *err, void *arg)
 	log_write(LOG_DEBUG, &i, "control channel closed: %s", err ? err->message : "");
 	if (!b->watch)
 		is_dead(b);
+	else
+		expect_end(b);
 }
 
 static const struct chan_ops chan_ops = {.message = on_message, .closed = on_closed};
