@@ -1,23 +1,15 @@
 #include "base/clock.h"
 #include "base/fd.h"
+#include "guest/filesystem_call.h"
 #include "guest/filesystem_entry.h"
-#include "io/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
-/* A unary call with its parsed message. */
-struct rpc {
-	struct files_call *call;
-	json_t *message;
-	int64_t deadline; /* CLOCK_MONOTONIC, 0 = none */
-	struct buf answer;
-};
-
-/* The path in a field, resolved; absent and null are the empty string (protobuf JSON mapping). */
-static int path_field(struct rpc *q, const char *field, struct buf *ret)
+int filesystem_path(struct filesystem_call *q, const char *field, struct buf *ret)
 {
 	const json_t *value = json_object_get(q->message, field);
 	if (value && !json_is_string(value) && !json_is_null(value))
@@ -28,7 +20,7 @@ static int path_field(struct rpc *q, const char *field, struct buf *ret)
 }
 
 /* A uint32 field: a number or, as the mapping allows, its decimal text. */
-static int number_field(struct rpc *q, const char *field, uint32_t *ret)
+static int number_field(struct filesystem_call *q, const char *field, uint32_t *ret)
 {
 	const json_t *value = json_object_get(q->message, field);
 	uint64_t n = 0;
@@ -44,7 +36,7 @@ static int number_field(struct rpc *q, const char *field, uint32_t *ret)
 	return 0;
 }
 
-static int answer_entry(struct rpc *q, const char *path)
+static int answer_entry(struct filesystem_call *q, const char *path)
 {
 	struct user_names names;
 	int r = user_names_load(&names);
@@ -60,14 +52,14 @@ static int answer_entry(struct rpc *q, const char *path)
 	return r < 0 ? files_fail_rpc_errno(q->call, r, "error getting file info", path) : 0;
 }
 
-static int do_stat(struct rpc *q)
+static int do_stat(struct filesystem_call *q)
 {
 	cleanup_buf struct buf path = BUF_INIT;
-	int r = path_field(q, "path", &path);
+	int r = filesystem_path(q, "path", &path);
 	return r < 0 ? r : answer_entry(q, buf_cstr(&path));
 }
 
-static int fail_parents(struct rpc *q, int r, const char *path, size_t bad)
+static int fail_parents(struct filesystem_call *q, int r, const char *path, size_t bad)
 {
 	if (r == -ENOTDIR)
 		return files_fail_rpc(
@@ -75,10 +67,10 @@ static int fail_parents(struct rpc *q, int r, const char *path, size_t bad)
 	return files_fail_rpc_errno(q->call, r, "error making directories", path);
 }
 
-static int do_make_dir(struct rpc *q)
+static int do_make_dir(struct filesystem_call *q)
 {
 	cleanup_buf struct buf buffer = BUF_INIT;
-	int r = path_field(q, "path", &buffer);
+	int r = filesystem_path(q, "path", &buffer);
 	if (r < 0)
 		return r;
 	const char *path = buf_cstr(&buffer);
@@ -94,12 +86,12 @@ static int do_make_dir(struct rpc *q)
 	return r < 0 ? fail_parents(q, r, path, bad) : answer_entry(q, path);
 }
 
-static int do_move(struct rpc *q)
+static int do_move(struct filesystem_call *q)
 {
 	cleanup_buf struct buf from = BUF_INIT, to = BUF_INIT;
-	int r = path_field(q, "source", &from);
+	int r = filesystem_path(q, "source", &from);
 	if (r == 0)
-		r = path_field(q, "destination", &to);
+		r = filesystem_path(q, "destination", &to);
 	if (r < 0)
 		return r;
 	const char *source = buf_cstr(&from), *destination = buf_cstr(&to);
@@ -128,11 +120,11 @@ static int do_move(struct rpc *q)
 	}
 }
 
-static int do_list_dir(struct rpc *q)
+static int do_list_dir(struct filesystem_call *q)
 {
 	cleanup_buf struct buf path = BUF_INIT;
 	uint32_t depth = 0;
-	int r = path_field(q, "path", &path);
+	int r = filesystem_path(q, "path", &path);
 	if (r == 0)
 		r = number_field(q, "depth", &depth);
 	struct user_names names;
@@ -154,10 +146,10 @@ static bool is_mount_point(const char *path)
 	       (st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
-static int do_remove(struct rpc *q)
+static int do_remove(struct filesystem_call *q)
 {
 	cleanup_buf struct buf path = BUF_INIT;
-	int r = path_field(q, "path", &path);
+	int r = filesystem_path(q, "path", &path);
 	if (r < 0)
 		return r;
 	/* "link/" means the link here, as it does everywhere else in this service. */
@@ -177,15 +169,9 @@ static int do_remove(struct rpc *q)
 	return buf_add_c(&q->answer, "{}");
 }
 
-/* Watching has its state in PID 1, which does not offer it yet. */
-static int do_watch(struct rpc *q)
-{
-	return files_fail_rpc(q->call, CONNECT_UNIMPLEMENTED, "watching directories is not supported");
-}
-
 static const struct method {
 	const char *name;
-	int (*run)(struct rpc *q);
+	int (*run)(struct filesystem_call *q);
 	bool stream;
 } METHODS[] = {
 	{"Stat", do_stat, false},
@@ -193,10 +179,10 @@ static const struct method {
 	{"Move", do_move, false},
 	{"ListDir", do_list_dir, false},
 	{"Remove", do_remove, false},
-	{"WatchDir", do_watch, true},
-	{"CreateWatcher", do_watch, false},
-	{"GetWatcherEvents", do_watch, false},
-	{"RemoveWatcher", do_watch, false},
+	{"WatchDir", filesystem_watch_dir, true},
+	{"CreateWatcher", filesystem_create_watcher, false},
+	{"GetWatcherEvents", filesystem_get_watcher_events, false},
+	{"RemoveWatcher", filesystem_remove_watcher, false},
 };
 
 /* application/json for unary calls, application/connect+json for streams, nothing behind it but charset=utf-8
@@ -210,7 +196,7 @@ static bool is_content_type(struct str value, const char *wanted)
 	return str_eq_nocase(str_trim(media), str_of(wanted));
 }
 
-static int read_deadline(struct rpc *q)
+static int read_deadline(struct filesystem_call *q)
 {
 	const struct http_header *sent = http_find(&q->call->head, "Connect-Timeout-Ms");
 	uint64_t ms;
@@ -222,18 +208,38 @@ static int read_deadline(struct rpc *q)
 	return 0;
 }
 
-/* Reads the message whole; of a stream the one envelope is no matter, since no stream is served. */
-static int read_message(struct rpc *q, const struct method *method)
+/* Of the body of a stream: exactly one envelope. */
+static int take_envelope(struct filesystem_call *q, struct str *body)
+{
+	unsigned flags;
+	struct str message;
+	ssize_t n = connect_parse_envelope(*body, FILES_MAX_MESSAGE, &flags, &message);
+	if (n == -EMSGSIZE)
+		return files_fail_rpc(q->call, CONNECT_RESOURCE_EXHAUSTED, "message longer than %d bytes",
+			FILES_MAX_MESSAGE);
+	if (n <= 0 || (size_t)n < body->n)
+		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "exactly one message expected");
+	if (flags != 0)
+		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "envelope with flags 0x%02x", flags);
+	*body = message;
+	return 0;
+}
+
+static int read_message(struct filesystem_call *q, const struct method *method)
 {
 	cleanup_buf struct buf body = BUF_INIT;
-	int r = files_body_read(q->call, FILES_MAX_MESSAGE, &body);
+	int r = files_body_read(
+		q->call, FILES_MAX_MESSAGE + (method->stream ? (size_t)CONNECT_HEADER : 0), &body);
 	if (r == -EMSGSIZE)
 		return files_fail_rpc(q->call, CONNECT_RESOURCE_EXHAUSTED, "message longer than %d bytes",
 			FILES_MAX_MESSAGE);
-	if (r < 0 || method->stream)
+	struct str text = buf_str(&body);
+	if (r == 0 && method->stream)
+		r = take_envelope(q, &text);
+	if (r < 0)
 		return r;
 	struct error err = {0};
-	q->message = json_parse(buf_str(&body), FILES_MAX_MESSAGE, "message", &err);
+	q->message = json_parse(text, FILES_MAX_MESSAGE, "message", &err);
 	if (!q->message)
 		return files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "%s", err.message);
 	return json_is_object(q->message)
@@ -241,7 +247,7 @@ static int read_message(struct rpc *q, const struct method *method)
 		       : files_fail_rpc(q->call, CONNECT_INVALID_ARGUMENT, "message must be an object");
 }
 
-static int serve_method(struct rpc *q, const struct method *method)
+static int serve_method(struct filesystem_call *q, const struct method *method)
 {
 	struct str coding =
 		http_value(&q->call->head, method->stream ? "Connect-Content-Encoding" : "Content-Encoding");
@@ -257,8 +263,14 @@ static int serve_method(struct rpc *q, const struct method *method)
 		r = method->run(q);
 	if (r < 0)
 		return r;
-	return q->answer.failed ? -ENOMEM
-				: files_respond(q->call, 200, "application/json", NULL, buf_str(&q->answer));
+	if (method->stream)
+		return 0;
+	r = q->answer.failed ? -ENOMEM
+			     : files_respond(q->call, 200, "application/json", NULL, buf_str(&q->answer));
+	/* Nobody will ever ask what its client does not know of. */
+	if (r < 0 && q->watcher > 0)
+		kill(q->watcher, SIGKILL);
+	return r;
 }
 
 int filesystem_serve(struct files_call *c)
@@ -279,7 +291,7 @@ int filesystem_serve(struct files_call *c)
 	if (!is_content_type(type, wanted))
 		return files_fail(c, 415, "unsupported content type '%.*s', want %s", STR_FMT(type), wanted);
 	c->stream = method->stream;
-	struct rpc q = {.call = c};
+	struct filesystem_call q = {.call = c};
 	int r = serve_method(&q, method);
 	buf_done(&q.answer);
 	json_decref(q.message);

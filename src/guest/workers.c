@@ -9,15 +9,17 @@
 struct job {
 	struct job *next, *prev;
 	struct file_workers *workers;
-	struct http_req *req; /* until its worker exists: so it can still be answered here. NULL also when the client went */
+	struct http_req *req; /* until its worker exists: so it can still be answered here. NULL also when the
+				 client went */
 	int conn;             /* then: ours; the worker has a copy. -1 before */
 	bool running;
+	bool watch; /* a stream that may stay for long: it neither waits for workers nor counts as one */
 };
 
 struct file_workers {
 	struct envd *envd;
 	struct job *waiting, *waiting_last, *running;
-	unsigned n_waiting, n_running;
+	unsigned n_waiting, n_running, n_watching;
 };
 
 struct file_workers *file_workers_new(struct envd *e)
@@ -54,6 +56,12 @@ void file_workers_free(struct file_workers *f)
 
 static void start_next(struct file_workers *f);
 
+static unsigned *count_of(struct job *j)
+{
+	struct file_workers *f = j->workers;
+	return !j->running ? &f->n_waiting : j->watch ? &f->n_watching : &f->n_running;
+}
+
 /* Out of the list it is in. */
 static void take_out(struct job *j)
 {
@@ -63,7 +71,7 @@ static void take_out(struct job *j)
 		j->next->prev = j->prev;
 	else if (!j->running)
 		f->waiting_last = j->prev;
-	*(j->running ? &f->n_running : &f->n_waiting) -= 1;
+	*count_of(j) -= 1;
 }
 
 static void put_waiting(struct job *j)
@@ -86,7 +94,7 @@ static void put_running(struct job *j)
 	if (f->running)
 		f->running->prev = j;
 	f->running = j;
-	f->n_running++;
+	*count_of(j) += 1;
 }
 
 /* The client is gone before a worker had its connection. */
@@ -104,13 +112,24 @@ static void on_closed(struct http_req *r, bool complete)
 
 static const struct http_req_ops req_ops = {.closed = on_closed};
 
+/* The error of a stream is a message of it (e2b.md B.5). */
+static void refuse_watch(struct http_req *r, enum connect_code code, struct str message)
+{
+	cleanup_buf struct buf out = BUF_INIT;
+	connect_end(&out, code, message);
+	http_respond(r, 200, "application/connect+json", NULL, buf_str(&out));
+}
+
 /* An answer from here: there is no worker. */
 static void refuse(struct job *j, enum connect_code code, struct str message)
 {
 	if (!j->req)
 		return;
 	j->req->arg = NULL;
-	http_respond_error(j->req, connect_code_status(code), "%.*s", STR_FMT(message));
+	if (j->watch)
+		refuse_watch(j->req, code, message);
+	else
+		http_respond_error(j->req, connect_code_status(code), "%.*s", STR_FMT(message));
 }
 
 static void on_pid(struct spawn *s, pid_t pid, void *arg)
@@ -178,15 +197,25 @@ static void start_next(struct file_workers *f)
 
 void file_workers_serve(struct file_workers *f, struct http_req *r)
 {
-	struct job *j = f->n_waiting < WORKERS_MAX_WAITING ? malloc(sizeof(*j)) : NULL;
+	bool watch = str_is(r->head->path, "/filesystem.Filesystem/WatchDir");
+	if (watch && f->n_watching >= WATCHES_MAX) {
+		refuse_watch(
+			r, CONNECT_RESOURCE_EXHAUSTED, STR("too many directories are being watched already"));
+		return;
+	}
+	struct job *j = watch || f->n_waiting < WORKERS_MAX_WAITING ? malloc(sizeof(*j)) : NULL;
 	if (!j) {
 		http_respond_error(r, 503, "too many file requests are waiting");
 		return;
 	}
-	*j = (struct job){.workers = f, .req = r, .conn = -1};
+	*j = (struct job){.workers = f, .req = r, .conn = -1, .watch = watch};
 	r->ops = &req_ops;
 	r->arg = j;
 	http_hold(r);
+	if (watch) {
+		start(f, j);
+		return;
+	}
 	put_waiting(j);
 	start_next(f);
 }

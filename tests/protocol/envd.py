@@ -190,11 +190,11 @@ def envelope(message, flags=0):
 class Stream:
     """A server stream; raw events in order."""
 
-    def __init__(self, client, method, message, headers=None):
+    def __init__(self, client, method, message, headers=None, service="process.Process"):
         self.client = client
         self.pending = b""
         head = {"Content_Type": "application/connect+json", "Connect_Protocol_Version": "1", **(headers or {})}
-        client.request("POST", "/process.Process/" + method, envelope(message), **head)
+        client.request("POST", "/%s/%s" % (service, method), envelope(message), **head)
         self.opened = None
         self.pid = None
 
@@ -222,6 +222,11 @@ class Stream:
             if not got:
                 raise EOFError("the body ended without an end-stream frame")
             self.pending += got
+
+    def message(self):
+        """(flags, message) of the next envelope."""
+        flags, data = self.frame()
+        return flags, json.loads(data)
 
     def event(self):
         """The next event; ("end-stream", message) for the last frame."""

@@ -6,7 +6,7 @@ import signal
 import tempfile
 import unittest
 
-from envd import Envd, until
+from envd import Envd, Stream, until
 
 
 class Workers(unittest.TestCase):
@@ -105,6 +105,97 @@ class Workers(unittest.TestCase):
             c.request("POST", "/filesystem.Filesystem/ListDir", json.dumps({"path": "/proc/self/task", "depth": 1}).encode(), Content_Type="application/json")
             status, headers = c.head()
             self.assertEqual((status, len(json.loads(c.body(headers))["entries"])), (200, 1))
+
+    def filesystem(self, method, message, client=None):
+        c = client or self.envd.connect()
+        c.request("POST", "/filesystem.Filesystem/" + method, json.dumps(message).encode(), Content_Type="application/json")
+        status, headers = c.head()
+        return status, json.loads(c.body(headers))
+
+    def watch(self, path, headers=None, **more):
+        s = Stream(self.envd.connect(), "WatchDir", {"path": path, **more}, headers, service="filesystem.Filesystem")
+        self.assertEqual(s.message(), (0, {"start": {}}))
+        return s
+
+    def events_of(self, s, last):
+        """(type, name) up to this one."""
+        found = []
+        while not found or found[-1] != last:
+            flags, message = s.message()
+            self.assertEqual(flags, 0, message)
+            if "filesystem" in message:
+                found.append((message["filesystem"]["type"][len("EVENT_TYPE_"):], message["filesystem"]["name"]))
+        return found
+
+    def test_watch_is_told_of_changes_by_others(self):
+        os.mkdir(self.path("w"))
+        s = self.watch(self.path("w"), recursive=True)
+        self.envd.run("cd %s && mkdir -p a/b && echo x > a/b/f && mv a/b/f a/g && rm a/g" % self.path("w"))
+        found = self.events_of(s, ("REMOVE", "a/g"))
+        for wanted in (("CREATE", "a"), ("CREATE", "a/b"), ("CREATE", "a/g")):
+            self.assertIn(wanted, found)
+        s.close()
+        until(lambda: self.workers() == [])
+
+    def test_watches_leave_the_workers_to_others(self):
+        fds = self.envd.fds()
+        streams = [self.watch(self.directory) for _ in range(80)]
+        # More than WORKERS_MAX, and a request is served all the same.
+        c = self.envd.connect()
+        self.assertEqual(self.upload(c, "x", b"1")[0], 200)
+        c.close()
+        for s in streams:
+            self.events_of(s, ("WRITE", "x"))
+        for s in streams:
+            s.close()
+        until(lambda: self.workers() == [])
+        until(lambda: self.envd.fds() <= fds)
+
+    def test_connection_of_a_watch_is_used_again(self):
+        c = self.envd.connect()
+        s = Stream(c, "WatchDir", {"path": self.directory}, {"Connect_Timeout_Ms": "50"}, service="filesystem.Filesystem")
+        self.assertEqual(s.message(), (0, {"start": {}}))
+        flags, message = s.message()
+        self.assertEqual((flags, message["error"]["code"]), (2, "deadline_exceeded"))
+        self.assertEqual(c.chunk(), b"")
+        self.assertEqual(c.get("/health")[0], 204)
+
+    def test_killed_watch_cuts_its_connection_only(self):
+        s = self.watch(self.directory)
+        os.kill(self.workers()[0], signal.SIGKILL)
+        with self.assertRaises((EOFError, ConnectionError)):
+            s.message()
+        self.assertEqual(self.envd.connect().get("/health")[0], 204)
+
+    def test_watchers_outlive_connections_and_the_spawner(self):
+        os.mkdir(self.path("polled"))
+        status, answer = self.filesystem("CreateWatcher", {"path": self.path("polled"), "includeEntry": True})
+        self.assertEqual(status, 200, answer)
+        watcher = {"watcherId": answer["watcherId"]}
+        os.kill(self.envd.spawner, signal.SIGKILL)
+        self.assertEqual(self.upload(self.envd.connect(), "polled/f", b"12345")[0], 200)
+        self.envd.spawner = int(self.envd.process.stderr.readline().split()[1])
+        c = self.envd.connect()
+        status, answer = self.filesystem("GetWatcherEvents", watcher, c)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual([e["type"] for e in answer["events"] if e["name"] == "f"][0], "EVENT_TYPE_CREATE")
+        self.assertEqual(answer["events"][0]["entry"]["path"], self.path("polled/f"))
+        self.assertEqual(self.filesystem("RemoveWatcher", watcher, c), (200, {}))
+        self.assertEqual(self.filesystem("GetWatcherEvents", watcher, c)[0], 404)
+        until(lambda: self.workers() == [])
+
+    def test_many_watchers_are_bounded_by_the_kernel_and_it_is_said(self):
+        made = []
+        while len(made) < 200:
+            status, answer = self.filesystem("CreateWatcher", {"path": self.directory})
+            if status != 200:
+                self.assertEqual((status, answer["code"]), (429, "resource_exhausted"))
+                self.assertIn("inotify", answer["message"])
+                break
+            made.append(answer["watcherId"])
+        for watcher in made:
+            self.assertEqual(self.filesystem("RemoveWatcher", {"watcherId": watcher})[0], 200)
+        until(lambda: self.workers() == [])
 
 
 if __name__ == "__main__":

@@ -519,27 +519,6 @@ static void transport_rules_are_kept(void **state)
 	assert_rpc_failure(r, "deadline_exceeded", "context deadline exceeded");
 }
 
-static void watching_is_refused_in_each_form(void **state)
-{
-	static const char *const unary[] = {"CreateWatcher", "GetWatcherEvents", "RemoveWatcher"};
-	for (size_t i = 0; i < ARRAY_SIZE(unary); i++) {
-		struct reply *r = rpc(unary[i], "{\"path\":\"/\",\"watcherId\":\"w\"}");
-		assert_int_equal(r->head.status, 501);
-		assert_rpc_failure(r, "unimplemented", "watching");
-	}
-	cleanup_buf struct buf request = BUF_INIT;
-	buf_add_c(&request, "POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\nHost: x\r\nContent-Type: "
-			    "application/connect+json\r\nContent-Length: 17\r\n\r\n");
-	buf_add(&request, "\0\0\0\0\014{\"path\":\"/\"}", 17);
-	struct reply *r = ask_bytes(buf_str(&request));
-	assert_status(r, 200);
-	assert_str(header(r, "Content-Type"), "application/connect+json");
-	assert_int_equal(r->body.data[0], 2);
-	assert_contains(buf_str(&r->body), "{\"error\":{\"code\":\"unimplemented\",\"message\":\"watching "
-					   "directories is not supported\"}}");
-	assert_true(r->keep_alive);
-}
-
 int main(void)
 {
 	harness_enter();
@@ -565,7 +544,6 @@ int main(void)
 		T(names_survive_byte_for_byte),
 		T(messages_are_checked),
 		T(transport_rules_are_kept),
-		T(watching_is_refused_in_each_form),
 	};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);
 	harness_leave();
