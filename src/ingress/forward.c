@@ -105,6 +105,13 @@ int forward_request(struct buf *to, const struct http_head *h, const struct forw
 	return to->failed ? -ENOMEM : 0;
 }
 
+/* Orders to a web server that may stand before us (nginx, lighttpd): to answer with a file of its machine. */
+static bool is_order(struct str name)
+{
+	static const char *const names[] = {"X-Accel-Redirect", "X-Sendfile", "X-LIGHTTPD-send-file", "X-LIGHTTPD-send-tempfile", NULL};
+	return is_one_of(name, names);
+}
+
 int forward_response(struct buf *to, const struct http_head *h, bool request_was_head)
 {
 	bool keep_length = request_was_head || h->status == 304;
@@ -112,7 +119,7 @@ int forward_response(struct buf *to, const struct http_head *h, bool request_was
 		const struct http_header *x = &h->headers[i];
 		bool length = str_eq_nocase(x->name, STR("Content-Length"));
 		bool upgrade = h->status == 101 && str_eq_nocase(x->name, STR("Upgrade"));
-		if (length ? keep_length : upgrade || !http_is_hop_by_hop(h, x->name))
+		if (length ? keep_length : upgrade || (!http_is_hop_by_hop(h, x->name) && !is_order(x->name)))
 			add_line(to, x->name, x->value);
 	}
 	return to->failed ? -ENOMEM : 0;

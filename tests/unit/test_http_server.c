@@ -1,5 +1,6 @@
 /* The server side of io/http_server.h, driven over socket pairs and TCP with one loop. */
 #include "unit.h"
+#include "base/clock.h"
 
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -91,7 +92,9 @@ static void on_request(struct http_req *r, void *arg)
 		return;
 	}
 	r->ops = &ops;
-	if (str_is(path, "/hello"))
+	if (str_is(path, "/hold"))
+		http_hold(r);
+	else if (str_is(path, "/hello"))
 		http_respond(r, 200, "text/plain", "X-A: b\r\n", STR("hello"));
 	else if (str_is(path, "/none"))
 		http_respond(r, 204, NULL, NULL, STR(""));
@@ -537,6 +540,79 @@ static void an_upgrade_passes_bytes_and_half_closes(void **state)
 	stop();
 }
 
+/* cases.md 145: a terminal that nobody types in is not cut. */
+static void a_silent_tunnel_outlives_the_idle_time(void **state)
+{
+	start(&(struct http_server_config){.idle_timeout_ns = 20 * NS_PER_MS, .head_timeout_ns = 20 * NS_PER_MS});
+	struct buf a = BUF_INIT;
+	int fd = connect_client(), idle = connect_client();
+	say(fd, "GET /raw HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+	http_upgrade(t.req, 101, NULL, NULL);
+	/* The other one shows that the time is over. */
+	while (http_server_connections(t.server) > 1)
+		loop_turn(t.loop, 20);
+	for (int i = 0; i < 5; i++)
+		loop_turn(t.loop, 20);
+	assert_int_equal(t.closed, 0);
+	say(fd, "still heard");
+	assert_str(buf_str(&t.body), "still heard");
+	http_send(t.req, "and answered", 12);
+	turns(2);
+	take(fd, &a);
+	assert_true(ends_with(buf_cstr(&a), "and answered"));
+	close(fd);
+	close(idle);
+	buf_done(&a);
+	stop();
+}
+
+/* A held request reads nothing more; it can be answered, or be given away later. */
+static void a_held_request_waits(void **state)
+{
+	start(NULL);
+	struct buf a = BUF_INIT;
+	int fd = connect_client();
+	say(fd, "POST /hold HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 6\r\n\r\nabc");
+	say(fd, "def");
+	say(fd, "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
+	assert_int_equal(buf_len(&t.body), 0);
+	assert_int_equal(t.ends, 0);
+	assert_false(take(fd, &a));
+	assert_int_equal(buf_len(&a), 0);
+	http_respond_error(t.req, 429, "no");
+	turns(5);
+	take(fd, &a);
+	assert_non_null(strstr(buf_cstr(&a), "429"));
+	assert_int_equal(t.closed, 1);
+	close(fd);
+	turns(3);
+
+	buf_clear(&a);
+	fd = connect_client();
+	say(fd, "POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
+	say(fd, "def");
+	int conn = http_detach(t.req, &t.rest);
+	assert_true(conn >= 0);
+	assert_str(buf_str(&t.rest), "abc");
+	assert_int_equal(http_server_connections(t.server), 0);
+	char more[8];
+	assert_int_equal(recv(conn, more, sizeof(more), MSG_DONTWAIT), 3);
+	assert_int_equal(t.closed, 1);
+	close(conn);
+	close(fd);
+
+	/* A client that leaves ends it. */
+	fd = connect_client();
+	say(fd, "POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\nabc");
+	struct linger reset = {.l_onoff = 1};
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(fd);
+	turns(3);
+	assert_int_equal(t.closed, 2);
+	buf_done(&a);
+	stop();
+}
+
 static void a_detached_connection_comes_back(void **state)
 {
 	start(NULL);
@@ -711,6 +787,8 @@ int main(void)
 		cmocka_unit_test(a_second_answer_cuts_instead_of_mixing),
 		cmocka_unit_test(slow_heads_and_idle_connections_run_out),
 		cmocka_unit_test(an_upgrade_passes_bytes_and_half_closes),
+		cmocka_unit_test(a_silent_tunnel_outlives_the_idle_time),
+		cmocka_unit_test(a_held_request_waits),
 		cmocka_unit_test(a_detached_connection_comes_back),
 		cmocka_unit_test(accepting_waits_at_the_limit),
 		cmocka_unit_test(the_idle_make_room_at_the_limit),

@@ -193,6 +193,8 @@ static void answers_lose_what_belongs_to_the_hop(void **state)
 	static const char text[] = "HTTP/1.1 301 x\r\nLocation: http://localhost:3000/\r\nContent-Length: 5\r\nConnection: close, X-A\r\nX-A: 1\r\n"
 				   "Keep-Alive: timeout=5\r\nSet-Cookie: a\r\nSet-Cookie: b\r\nUpgrade: x\r\n\r\n";
 	assert_string_equal(answered(text, false), "Location: http://localhost:3000/\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n");
+	assert_string_equal(answered("HTTP/1.1 200 x\r\nX-Accel-Redirect: /etc/passwd\r\nX-Sendfile: /etc/passwd\r\nX-Accel-Buffering: no\r\n\r\n", false),
+		"X-Accel-Buffering: no\r\n");
 	assert_non_null(strstr(answered(text, true), "Content-Length: 5\r\n"));
 	assert_string_equal(answered("HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: y\r\n\r\n", false),
 		"Upgrade: websocket\r\nSec-WebSocket-Accept: y\r\n");

@@ -15,9 +15,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
 
 enum {
 	SPARE_NUMBERS = 64,
@@ -78,21 +83,30 @@ static int sub_dir(struct host *h, const char *name, int *ret, struct error *err
 	return *ret < 0 ? error_errno(err, -errno, "%s/%s", h->dir, name) : 0;
 }
 
-/* A copy that nobody else can write or, inside a sandbox, read: that is what makes PID 1 undumpable there (docs/architecture.md). */
+/*
+ * A copy in memory, without a path: a process knows where its program lies (/proc/self/maps, which a file worker would read out to a client), and that is
+ * no business of a sandbox. Nobody can write it or, inside, read it: that is what makes PID 1 undumpable there (docs/architecture.md).
+ */
 static int copy_init(struct host *h, const char *path, struct error *err)
 {
 	cleanup_buf struct buf image = BUF_INIT;
+	char self[40];
 	int r = file_read(AT_FDCWD, path, 64 << 20, &image);
 	if (r < 0)
 		return error_errno(err, r, "cubicle-init at %s", path);
-	cleanup_fd int dir = open(h->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (dir < 0)
-		return error_errno(err, -errno, "%s", h->dir);
-	r = file_replace(dir, "cubicle-init", buf_str(&image), 0711);
-	if (r < 0)
-		return error_errno(err, r, "%s/cubicle-init", h->dir);
-	h->init = openat(dir, "cubicle-init", O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	return h->init < 0 ? error_errno(err, -errno, "%s/cubicle-init", h->dir) : 0;
+	cleanup_fd int copy = memfd_create("cubicle-init", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+	if (copy < 0 && errno == EINVAL) /* before Linux 6.3 */
+		copy = memfd_create("cubicle-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (copy < 0)
+		return error_errno(err, -errno, "memory for cubicle-init");
+	r = fd_write_all(copy, buf_str(&image).p, buf_len(&image));
+	if (r == 0 && (fchmod(copy, 0711) < 0 || fcntl(copy, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0))
+		r = -errno;
+	/* What is open for writing cannot be executed. */
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", copy);
+	if (r == 0 && (h->init = open(self, O_PATH | O_CLOEXEC)) < 0)
+		r = -errno;
+	return r < 0 ? error_errno(err, r, "copying cubicle-init") : 0;
 }
 
 static int compile(struct host *h, struct error *err)
