@@ -231,8 +231,9 @@ static void warm(int root)
 		snprintf(file, sizeof(file), "%s/warm/file", dirs[i]);
 		if (mkdirat(root, inner, 0700) < 0)
 			continue;
-		cleanup_fd int fd = openat(root, file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-		unlinkat(root, file, 0);
+		/* Not opened: a child that another thread clones now would hold it open for a moment, and a mount with a writer cannot be mapped. */
+		if (mknodat(root, file, S_IFREG | 0600, 0) == 0)
+			unlinkat(root, file, 0);
 		unlinkat(root, inner, AT_REMOVEDIR);
 	}
 }

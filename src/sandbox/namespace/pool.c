@@ -204,6 +204,7 @@ struct plan {
 	char *layers[BOX_MAX_LAYERS];
 	struct slot_root root;
 	unsigned wanted, bare;
+	bool unsure; /* root is not known just now */
 };
 
 static void plan_done(struct plan *plan)
@@ -226,7 +227,7 @@ static void make_plan(struct pool *p, struct plan *plan)
 	if (!plan->n)
 		return;
 	pthread_mutex_unlock(&p->lock);
-	slot_root_of(p->host, (const char *const *)plan->layers, plan->n, &plan->root);
+	plan->unsure = slot_root_of(p->host, (const char *const *)plan->layers, plan->n, &plan->root) == -EBUSY;
 	pthread_mutex_lock(&p->lock);
 }
 
@@ -309,7 +310,7 @@ static void discard_one(struct pool *p, struct slot *s)
 /* What is parked but should be something else: with a root that nobody asks for, or too many with one. */
 static struct slot *pop_unwanted(struct pool *p, const struct plan *plan)
 {
-	struct slot *s = pop_misfit(p, &plan->root);
+	struct slot *s = plan->unsure ? NULL : pop_misfit(p, &plan->root);
 	if (s)
 		return s;
 	unsigned bare = p->parked - count_dressed(p);

@@ -292,16 +292,17 @@ void slot_rest_close(struct slot_rest *r)
 		close(r->fds[--r->n]);
 }
 
-void slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret)
+int slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret)
 {
 	ret->n = 0;
 	for (size_t i = 0; i < n_layers; i++) {
 		int number = layers_number(h, layers[i]);
 		if (number < 0)
-			return;
+			return number;
 		ret->layers[i] = (unsigned)number;
 	}
 	ret->n = n_layers;
+	return 0;
 }
 
 bool slot_root_eq(const struct slot_root *a, const struct slot_root *b)

@@ -47,8 +47,8 @@ int slot_prepare(struct host *h, struct slot *s, struct error *err);
 
 /* Gives a prepared slot its root and the usual filter ahead of the claim. On failure: slot_release(). */
 int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
-/* What slot_dress() of these layers gives; n = 0 when it cannot be known, because one is not mounted (yet, or its file was replaced). */
-void slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret);
+/* What slot_dress() of these layers gives. 0, or with n = 0 what layers_number() says: -ENOENT, -EBUSY. */
+int slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret);
 /* Has the spec the disk and the filter of dressed slots? */
 bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec);
 bool slot_root_eq(const struct slot_root *a, const struct slot_root *b);
