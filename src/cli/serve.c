@@ -7,9 +7,11 @@
 #include "cli/listen.h"
 #include "config/options.h"
 #include "io/chan.h"
+#include "sys/caps.h"
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <openssl/sha.h>
 #include <pwd.h>
 #include <signal.h>
@@ -434,6 +436,9 @@ static int run(struct serve *s, struct error *err)
 	}
 	for (int i = 0; i < CHILDREN; i++)
 		child_start(&s->child[i]);
+	/* What it executes gets root's capabilities anew; for itself it needs only to end children of other users. */
+	if ((r = caps_keep_only(UINT64_C(1) << CAP_KILL)) < 0)
+		return error_errno(err, r, "capset");
 	r = loop_run(s->loop);
 	return r < 0 ? error_errno(err, r, "loop") : 0;
 }

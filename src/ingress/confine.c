@@ -1,10 +1,10 @@
 #include "ingress/confine.h"
 
 #include "base/cleanup.h"
+#include "sys/caps.h"
 
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/capability.h>
 #include <pwd.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -64,10 +64,9 @@ static int become_user(const char *name, uid_t uid, gid_t gid, struct error *err
 	if (setgroups(0, NULL) < 0 || setresgid(gid, gid, gid) < 0 || setresuid(uid, uid, uid) < 0)
 		return error_errno(err, -errno, "becoming %s", name);
 	/* The permitted and effective sets went with uid 0; the inheritable one did not. */
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct none[2] = {0};
-	if (syscall(SYS_capset, &header, none) < 0)
-		return error_errno(err, -errno, "capabilities");
+	int r = caps_keep_only(0);
+	if (r < 0)
+		return error_errno(err, r, "capabilities");
 	if (setuid(0) == 0)
 		return error_set(err, -EPERM, 500, "the way back to root is open");
 	return 0;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "node/mounts.h"
 #include "node/service.h"
+#include "sys/caps.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -13,7 +14,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 
 /* docs/architecture.md, "Descriptors at start" */
 enum { SERVE_FD = 3, OPTIONS_FD = 4, LOCK_FD = 5 };
@@ -42,15 +42,8 @@ static int drop_capabilities(struct error *err)
 	for (int cap = 0; prctl(PR_CAPBSET_READ, cap) >= 0; cap++)
 		if (!(keep >> cap & 1) && prctl(PR_CAPBSET_DROP, cap) < 0)
 			return error_errno(err, -errno, "dropping capability %d", cap);
-	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2], have[2];
-	if (syscall(SYS_capget, &head, have) < 0)
-		return error_errno(err, -errno, "capget");
-	for (int i = 0; i < 2; i++) {
-		data[i].permitted = data[i].effective = have[i].permitted & (uint32_t)(keep >> (32 * i));
-		data[i].inheritable = 0;
-	}
-	return syscall(SYS_capset, &head, data) < 0 ? error_errno(err, -errno, "capset") : 0;
+	int r = caps_keep_only(keep);
+	return r < 0 ? error_errno(err, r, "capset") : 0;
 }
 
 static void raise_descriptors(void)

@@ -1,5 +1,6 @@
 #include "sys/caps.h"
 
+#include <errno.h>
 #include <linux/capability.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -28,6 +29,20 @@ bool caps_have(int cap)
 	if (cap < 0 || cap > 63 || syscall(SYS_capget, &header, data) < 0)
 		return false;
 	return data[cap / 32].effective >> (cap % 32) & 1;
+}
+
+int caps_keep_only(uint64_t mask)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {0};
+	if (syscall(SYS_capget, &header, data) < 0)
+		return -errno;
+	for (int i = 0; i < 2; i++) {
+		data[i].permitted &= (uint32_t)(mask >> (32 * i));
+		data[i].effective = data[i].permitted;
+		data[i].inheritable = 0;
+	}
+	return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
 }
 
 const char *caps_name(int cap)

@@ -312,7 +312,8 @@ def test_privileges_of_our_processes(server):
     caps = int(node["CapEff"], 16)
     for bit in (16, 17, 22, 25):  # SYS_MODULE, SYS_RAWIO, SYS_BOOT, SYS_TIME
         assert not caps >> bit & 1
-    assert status(server.process.pid)["NoNewPrivs"] == "0"
+    serve = status(server.process.pid)
+    assert serve["NoNewPrivs"] == "0" and int(serve["CapPrm"], 16) == int(serve["CapEff"], 16) == 1 << 5  # KILL
     for name, pid in children.items():
         assert os.stat(f"/proc/{pid}/environ").st_uid == 0, f"{name} is dumpable"
 
