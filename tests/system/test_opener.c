@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +108,8 @@ static void assert_talks(int client, int listener)
 	int server = accept(listener, NULL, NULL);
 	assert_true(server >= 0);
 	assert_int_equal(send(server, "!", 1, 0), 1);
+	struct pollfd arrived = {.fd = client, .events = POLLIN}; /* the kernel may deliver it a moment later */
+	assert_int_equal(poll(&arrived, 1, 5000), 1);
 	assert_int_equal(recv(client, &byte, 1, 0), 1);
 	assert_int_equal(byte, '!');
 	close(server);
