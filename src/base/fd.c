@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <linux/close_range.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -189,4 +190,16 @@ int remove_tree(int dirfd, const char *name)
 	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	return remove_at(dirfd, name, st.st_dev);
+}
+
+unsigned fd_raise_limit(void)
+{
+	const rlim_t most = 1 << 20;
+	struct rlimit l = {0};
+	getrlimit(RLIMIT_NOFILE, &l);
+	if (l.rlim_max < most && setrlimit(RLIMIT_NOFILE, &(struct rlimit){most, most}) == 0)
+		return (unsigned)most;
+	l.rlim_cur = MIN(l.rlim_max, most);
+	setrlimit(RLIMIT_NOFILE, &l);
+	return (unsigned)l.rlim_cur;
 }

@@ -34,4 +34,8 @@ void fd_close_all_except(int from, const int *keep, size_t n);
 /* Removes the tree at dirfd/name, never following a link and never crossing a mount: 0 (also when absent) or -errno. */
 int remove_tree(int dirfd, const char *name);
 
+/* Raises this process's limit of open files as far as it may, to 2^20 at most (what kernels allow unless told otherwise); root also over a low hard limit, as a
+ * machine without systemd has it. Returns the limit that holds now. */
+unsigned fd_raise_limit(void);
+
 #endif

@@ -9,7 +9,6 @@
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -84,13 +83,12 @@ static uint64_t read_number(const char *path)
 
 int doctor_try_limits(struct doctor *d, struct error *err)
 {
-	struct rlimit files;
-	getrlimit(RLIMIT_NOFILE, &files);
+	unsigned files = fd_raise_limit(); /* as the node does */
 	uint64_t pids = read_number("/proc/sys/kernel/pid_max"), wanted = (uint64_t)d->options->max_sandboxes;
-	uint64_t by_files = files.rlim_max / FDS_PER_SANDBOX, by_pids = pids / (PROCESSES_PER_SANDBOX + 8);
-	snprintf(d->note, sizeof(d->note), "%llu open files, %llu processes", (unsigned long long)files.rlim_max, (unsigned long long)pids);
+	uint64_t by_files = files / FDS_PER_SANDBOX, by_pids = pids / (PROCESSES_PER_SANDBOX + 8);
+	snprintf(d->note, sizeof(d->note), "%u open files, %llu processes", files, (unsigned long long)pids);
 	if (by_files < wanted)
-		return error_set(err, -EMFILE, 500, "%llu open files are enough for about %llu sandboxes, max_sandboxes is %llu", (unsigned long long)files.rlim_max,
+		return error_set(err, -EMFILE, 500, "%u open files are enough for about %llu sandboxes, max_sandboxes is %llu", files,
 			(unsigned long long)by_files, (unsigned long long)wanted);
 	if (by_pids < wanted)
 		return error_set(err, -EAGAIN, 500, "%llu process ids are enough for about %llu sandboxes, max_sandboxes is %llu", (unsigned long long)pids,

@@ -1,5 +1,6 @@
 #include "egress/egress.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "config/options.h"
@@ -8,7 +9,6 @@
 #include "io/chan.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 enum { SERVE_FD = 3, OPTIONS_FD = 4 };
 
@@ -112,22 +112,9 @@ static void set_up_log(const struct options *o)
 	log_setup("egress", 2, level);
 }
 
-/* As many descriptors as the machine allows; what may be used for what follows from it. */
-static unsigned raise_descriptors(void)
-{
-	struct rlimit l = {0};
-	getrlimit(RLIMIT_NOFILE, &l);
-	if (l.rlim_max < 1u << 20 && setrlimit(RLIMIT_NOFILE, &(struct rlimit){1u << 20, 1u << 20}) == 0)
-		l.rlim_max = 1u << 20;
-	l.rlim_cur = MIN(l.rlim_max, 1u << 20);
-	setrlimit(RLIMIT_NOFILE, &l);
-	getrlimit(RLIMIT_NOFILE, &l);
-	return (unsigned)l.rlim_cur;
-}
-
 static int start(struct egress *e, const struct options *o, struct error *err)
 {
-	unsigned descriptors = raise_descriptors();
+	unsigned descriptors = fd_raise_limit();
 	int r = upstreams_init(&e->upstreams, o->dns_upstream, resolv_conf, err);
 	if (r < 0)
 		return r;

@@ -12,7 +12,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 /* docs/architecture.md, "Descriptors at start" */
@@ -44,15 +43,6 @@ static int drop_capabilities(struct error *err)
 			return error_errno(err, -errno, "dropping capability %d", cap);
 	int r = caps_keep_only(keep);
 	return r < 0 ? error_errno(err, r, "capset") : 0;
-}
-
-static void raise_descriptors(void)
-{
-	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /* cubicle-init stands beside the program, or where the build left it. */
@@ -151,7 +141,7 @@ static int prepare(struct process *p, struct error *err)
 	signal(SIGPIPE, SIG_IGN);
 	fd_set_cloexec(SERVE_FD, true);
 	fd_set_cloexec(LOCK_FD, true);
-	raise_descriptors();
+	fd_raise_limit();
 	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
 	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0)
 		return r;

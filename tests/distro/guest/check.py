@@ -195,6 +195,7 @@ def doctor(kind):
     r = subprocess.run(["/distro/cubicle", "doctor"], capture_output=True, text=True, env=ENVIRONMENT)
     failed = [line for line in r.stdout.splitlines() if line.startswith("FAILED")]
     assert failed == ["FAILED   programs: mmdebstrap (package mmdebstrap)"], r.stdout + r.stderr
+    assert "OK       limits: 1048576 open files" in r.stdout, r.stdout  # the kernel gave 4096
     assert f"OK       cgroups: limits and freezer: {kind}\n" in r.stdout, r.stdout
     say("ok: the doctor finds what it takes")
 
@@ -259,6 +260,7 @@ def adoption(server, boxes):
     boxes[0].start("/bin/sleep", "7654")
     wait(lambda: pid_of(b"/bin/sleep\x007654\0"), 10, "a command")
     command, node = pid_of(b"/bin/sleep\x007654\0"), server.child("node")
+    assert "Max open files            1048576              1048576" in pathlib.Path(f"/proc/{node}/limits").read_text()
     os.kill(node, signal.SIGKILL)
     wait(lambda: server.child("node") not in (None, node), 20, "a new node")
     for box in boxes:
