@@ -187,3 +187,27 @@ def test_pty_size_resize_input_and_exit_code(sandbox):
         code = e.exit_code
     text = b"".join(out)
     assert code == 3 and b"30 100" in text
+
+
+def test_the_asynchronous_client(server):
+    import asyncio
+    from e2b import AsyncSandbox
+
+    async def one(i):
+        box = await AsyncSandbox.create("base", metadata={"async": str(i)})
+        try:
+            await box.files.write("x", f"content {i}")
+            lines = []
+            result = await box.commands.run("cat x; echo; pwd", on_stdout=lines.append)
+            handle = await box.commands.run("cat", background=True, stdin=True)
+            await box.commands.send_stdin(handle.pid, "typed")
+            await box.commands.close_stdin(handle.pid)
+            return result.stdout, "".join(lines), (await handle.wait()).stdout
+        finally:
+            assert await box.kill() is True
+
+    async def several():
+        return await asyncio.gather(*(one(i) for i in range(5)))
+
+    for i, (out, streamed, typed) in enumerate(asyncio.run(several())):
+        assert out == streamed == f"content {i}\n/home/user\n" and typed == "typed"
