@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -114,6 +115,8 @@ int main(int argc, char **argv)
 		static const char usage[] = "cubicle-init is started by cubicle's node, inside a sandbox\n";
 		return write(2, usage, sizeof(usage) - 1) < 0 ? 1 : 2;
 	}
+	/* Executed by descriptor, it would have a name of the kernel's choice. */
+	prctl(PR_SET_NAME, "cubicle-init");
 	fill_standard_descriptors();
 	log_setup("init", 2, LOG_INFO);
 	set_signals();
