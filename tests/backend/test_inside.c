@@ -113,6 +113,7 @@ static void kernel_files_are_closed(void **state)
 	refused("head -c1 /proc/kmsg | grep .");
 	refused("grep . /proc/keys /proc/timer_list /proc/sched_debug /proc/interrupts /proc/kallsyms");
 	refused("dmesg");
+	refused("grep . /proc/cmdline"); /* of the host's kernel; what stands there was not meant for strangers */
 	refused("ls /sys/firmware | grep . || ls /sys/class/dmi/id/ | grep .");
 	refused("ls /sys/kernel/debug | grep .");
 	refused("cat /sys/kernel/notes /sys/kernel/vmcoreinfo | grep .");

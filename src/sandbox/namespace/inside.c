@@ -18,7 +18,7 @@ enum { QUIET = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC };
 
 /* Empty for those inside; what is absent on a kernel is passed over. */
 static const char *const masked[] = {
-	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/latency_stats",
+	"/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/latency_stats",
 	"/proc/sched_debug", "/proc/scsi", "/proc/sysrq-trigger", "/proc/timer_list", "/proc/timer_stats", "/proc/driver", "/proc/kpagecount",
 	"/proc/kpageflags", "/proc/kpagecgroup", "/proc/vmallocinfo", "/proc/kallsyms", "/proc/config.gz", "/proc/mtrr", "/proc/iomem",
 	"/proc/ioports", "/proc/bus", "/sys/firmware", "/sys/devices/virtual/dmi", "/sys/devices/virtual/powercap", "/sys/devices/virtual/block",
