@@ -12,6 +12,8 @@ enum {
 	/* v1 counts buffers of sockets in an account of its own, and not at all unless that has a limit: then one sandbox fills the machine's (tcp_mem),
 	 * and nobody's connections move any more. */
 	SOCKETS_SHARE = 8,
+	/* What the agent's connections may take when none of their peers reads; with less, a few silent clients would stop the others. */
+	SOCKETS_LEAST_MB = 96,
 };
 
 #define each_hierarchy(c, h) for (__typeof__(&(c)->layout.v1[0]) h = (c)->layout.v1; h < (c)->layout.v1 + (c)->layout.n_v1; h++)
@@ -106,7 +108,7 @@ static int limit_memory(struct cgroups *c, const char *dir, uint64_t memory, str
 		r = set(mount, c, dir, "memory.memsw.limit_in_bytes", text, false, err);
 	if (r == 0) /* without swap accounting this keeps anonymous memory from swap */
 		r = set(mount, c, dir, "memory.swappiness", "0", false, err);
-	snprintf(text, sizeof(text), "%llu", (unsigned long long)(memory / SOCKETS_SHARE));
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)MAX(memory / SOCKETS_SHARE, UINT64_C(1) * SOCKETS_LEAST_MB << 20));
 	return r < 0 ? r : set(mount, c, dir, "memory.kmem.tcp.limit_in_bytes", text, false, err);
 }
 
