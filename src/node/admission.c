@@ -10,7 +10,16 @@ enum {
 	LOOK_EVERY_MS = 200,
 	PRESSURE_LIMIT = 20,    /* percent of the last 10 s in which everything waited for memory */
 	AVAILABLE_SHARE = 25,   /* a 25th of the memory, at most 1 GiB, stays available */
+	STRAINED_SHARE = 8,     /* with less than an eighth, at most 4 GiB, pressure is the machine's own */
 };
+
+/* The kernel's figure of pressure also holds the waiting of sandboxes that thrash at their own limits. It says something about the machine only when little is
+ * available on it; else one sandbox could shut everybody out. */
+static bool is_short(const struct host_memory *m)
+{
+	uint64_t least = MIN(m->total / AVAILABLE_SHARE, 1024 * MIB), strained = MIN(m->total / STRAINED_SHARE, 4096 * MIB);
+	return m->available < least || (m->available < strained && m->pressure > PRESSURE_LIMIT);
+}
 
 static int check_memory(struct admission *a, uint32_t memory_mb, struct error *err)
 {
@@ -22,8 +31,7 @@ static int check_memory(struct admission *a, uint32_t memory_mb, struct error *e
 		a->looked = now;
 	}
 	const struct host_memory *m = &a->memory;
-	uint64_t least = MIN(m->total / AVAILABLE_SHARE, 1024 * MIB);
-	if (m->available < least || m->pressure > PRESSURE_LIMIT)
+	if (is_short(m))
 		return error_set(err, -EAGAIN, 503, "the server is short of memory (%llu MiB available, %.0f %% pressure); try again later",
 			(unsigned long long)(m->available / MIB), m->pressure);
 	double most = (double)m->total / (double)MIB * a->options->overcommit_memory;

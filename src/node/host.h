@@ -8,7 +8,7 @@
 
 struct host_memory {
 	uint64_t total, available; /* bytes */
-	double pressure;           /* percent of the last 10 s in which everything waited for memory (PSI full avg10); 0 where the kernel does not say */
+	double pressure;           /* percent of the last 10 s in which everything waited for memory (PSI full avg10), also at limits of cgroups; 0 = not told */
 };
 
 struct host_disk {
