@@ -144,7 +144,8 @@ enum {
 	F(claim, 12, STR, address, 64, OPTIONAL)     /* of the link, for /etc/hosts */                       \
 	F(claim, 13, STR, seccomp, 20480, REQUIRED)  /* struct sock_filter[] */                              \
 	F(claim, 14, LIST, drop_caps, 1024, OPTIONAL)                                                        \
-	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */
+	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */                                  \
+	F(claim, 16, LIST, services, 4096, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
 #define MSG_FIELDS_ping(F)
 #define MSG_FIELDS_pong(F)

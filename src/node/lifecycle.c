@@ -30,6 +30,7 @@ static void forget_start(struct live *l)
 		free(l->layers[i]);
 	l->n_layers = 0;
 	buf_done(&l->envs);
+	buf_done(&l->services);
 }
 
 void live_free(struct live *l)
@@ -110,7 +111,7 @@ static int take_template(struct live *l, const struct template *t)
 	memcpy(l->workdir, t->workdir, sizeof(l->workdir));
 	l->nested_userns = t->nested_userns;
 	l->no_setuid = t->no_setuid;
-	return 0;
+	return template_encode_services(t, &l->services);
 }
 
 static int fill_sandbox(const struct node *n, const struct msg_create *m, const struct template *t, struct sandbox *s, struct error *err)
@@ -172,6 +173,7 @@ static void start_box(struct live *l)
 		.memory_mb = l->s.memory_mb, .disk_mb = l->s.disk_mb, .pids = (uint32_t)l->node->options->sandbox_pids,
 		.envs = {buf_str(&l->envs)}, .token = str_of(l->s.envd_token), .user = str_of(l->user), .workdir = str_of(l->workdir),
 		.internet = !l->s.has_internet || l->s.internet, .nested_userns = l->nested_userns, .no_setuid = l->no_setuid,
+		.services = {buf_str(&l->services)},
 	};
 	for (size_t i = 0; i < l->n_layers; i++)
 		spec.layers[i] = l->layers[i];

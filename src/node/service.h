@@ -89,6 +89,7 @@ struct live {
 	char *layers[BOX_MAX_LAYERS]; /* owned, until the box is started */
 	size_t n_layers;
 	bool nested_userns, no_setuid;
+	struct buf services;          /* of the template, until the box is started */
 	int64_t timeout;          /* seconds; -1 = never */
 	bool adopting;            /* recorded by an earlier node, not yet found */
 	bool unresolved;          /* `ready` waits for it */

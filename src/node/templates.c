@@ -1,4 +1,5 @@
 #include "node/templates.h"
+#include "node/template_services.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -89,6 +90,8 @@ static int check(const struct template *t, const char *what, struct error *err)
 	for (size_t i = 0; !wrong && i < t->n_layers; i++)
 		if (!good_layer(str_of(t->layers[i].file)))
 			wrong = "layers: each file is images/<name>.erofs";
+	if (!wrong)
+		wrong = services_wrong(t);
 	return wrong ? error_set(err, -EINVAL, 400, "%s: %s", what, wrong) : 0;
 }
 
@@ -163,7 +166,9 @@ static bool take_key(struct template *t, struct str key, const json_t *v)
 		return take_text(v, t->workdir, sizeof(t->workdir)) && *t->workdir;
 	if (str_is(key, "nested_userns"))
 		return take_flag(v, &t->nested_userns);
-	return str_is(key, "no_setuid") && take_flag(v, &t->no_setuid);
+	if (str_is(key, "no_setuid"))
+		return take_flag(v, &t->no_setuid);
+	return str_is(key, "services") && services_take(t, v);
 }
 
 int template_parse(struct str json, const char *what, struct template *ret, struct error *err)
@@ -237,6 +242,7 @@ static int serialize(const struct template *t, struct buf *to)
 		buf_add_c(to, ",\n  \"nested_userns\": true");
 	if (t->no_setuid)
 		buf_add_c(to, ",\n  \"no_setuid\": true");
+	services_serialize(t, to);
 	return buf_add_c(to, "\n}\n");
 }
 

@@ -12,7 +12,10 @@
  *       "user": "user",               default user of commands and files
  *       "workdir": "/home/user",      optional: absolute; absent = the user's home
  *       "nested_userns": false,       optional: user namespaces inside are allowed
- *       "no_setuid": false            optional: no_new_privs is set
+ *       "no_setuid": false,           optional: no_new_privs is set
+ *       "services": [{"name": "web", "command": ["/usr/bin/web", "--quiet"], "port": 8080, "user": "root"}]
+ *                                     optional: 1 to 4 programs that cubicle-init keeps running (guest/services.h). name: [a-z0-9_-]+; command: 1 to 16
+ *                                     strings, 768 bytes with their NULs; port: optional, the listening socket that the program gets as descriptor 3
  *     }
  *
  * Any other key, a wrong type, a value out of its range or a missing layer file makes the whole file invalid: it is logged and skipped, and when an alias is
@@ -21,6 +24,7 @@
 #ifndef CUBICLE_NODE_TEMPLATES_H
 #define CUBICLE_NODE_TEMPLATES_H
 
+#include "base/buf.h"
 #include "base/error.h"
 #include "base/map.h"
 
@@ -31,11 +35,21 @@ enum {
 	TEMPLATE_ID = 20,
 	TEMPLATE_MAX_LAYERS = 12,
 	TEMPLATE_MAX_FILE = 64 * 1024,
+	TEMPLATE_MAX_SERVICES = 4,
+	TEMPLATE_MAX_ARGS = 16,
+	TEMPLATE_MAX_COMMAND = 768,
 };
 
 struct template_layer {
 	char file[160]; /* relative to node/ */
 	uint64_t size;  /* bytes on disk */
+};
+
+struct template_service {
+	char name[33], user[33];
+	uint16_t port;                      /* 0 = no socket */
+	size_t n_args;
+	char command[TEMPLATE_MAX_COMMAND]; /* the arguments, each with its NUL */
 };
 
 struct template {
@@ -49,10 +63,17 @@ struct template {
 	char user[33];
 	char workdir[1024];           /* "" = the user's home */
 	bool nested_userns, no_setuid;
+	struct template_service services[TEMPLATE_MAX_SERVICES];
+	size_t n_services;
 };
 
 /* Reads one description. `what` names it in errors. Layer files are not looked at. 0, or -EINVAL with *err naming the key. */
 int template_parse(struct str json, const char *what, struct template *ret, struct error *err);
+
+/* Adds a service with these arguments (NULL-terminated); port 0 = no socket. 0, or -E2BIG when there is no room; what it says is checked by template_save(). */
+int template_add_service(struct template *t, const char *name, const char *user, uint16_t port, const char *const *command);
+/* Appends the services as the claim has them (io/messages.h). 0 or -ENOMEM. */
+int template_encode_services(const struct template *t, struct buf *to);
 
 /* Checks *t and replaces node_dir/templates/<id>.json durably (the directory is made). The layers' files must be there already: regular, not writable by
  * others than root. 0, or -errno with *err. */

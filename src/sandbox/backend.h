@@ -30,6 +30,7 @@ struct box_spec {
 	struct str user, workdir;          /* defaults; workdir may be empty */
 	bool internet;
 	bool nested_userns, no_setuid;     /* template options */
+	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
 };
 
 /* What must be known to find the box again after a restart of the node; stored in the sandbox's record as one line of text. */

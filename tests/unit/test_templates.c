@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "io/msg.h"
 #include "node/templates.h"
 
 #include <fcntl.h>
@@ -100,6 +101,102 @@ static void wrong_descriptions_name_the_key(void **state)
 	assert_true(template_parse(STR("{"), "x", &t, NULL) < 0);
 }
 
+#define SERVICE "{\"name\":\"web\",\"command\":[\"/bin/web\",\"\",\"a \\\"b\\\"\"],\"port\":8080,\"user\":\"root\"}"
+#define OTHER "{\"user\":\"user\",\"command\":[\"/x\"],\"name\":\"other\"}"
+
+/* The good description with this value of "services". */
+static const char *with_services(const char *value)
+{
+	char text[2048];
+	snprintf(text, sizeof(text), "\"no_setuid\":true,\"services\":%s", value);
+	return changed("\"no_setuid\":true", text);
+}
+
+static void expect_item(struct str *rest, const char *text)
+{
+	struct str item;
+	assert_true(msg_list_next(rest, &item));
+	assert_str(item, text);
+}
+
+static void services_are_read_saved_and_encoded(void **state)
+{
+	struct template t, again;
+	cleanup_buf struct buf raw = BUF_INIT, text = BUF_INIT;
+	char path[256];
+	assert_int_equal(template_parse(str_of(with_services("[" SERVICE "," OTHER "]")), "x", &t, NULL), 0);
+	assert_int_equal(t.n_services, 2);
+	assert_int_equal(template_save(dir, &t, NULL), 0);
+	snprintf(path, sizeof(path), "%s/templates/%s.json", dir, t.id);
+	assert_int_equal(file_read(AT_FDCWD, path, TEMPLATE_MAX_FILE, &text), 0);
+	assert_int_equal(template_parse(buf_str(&text), "x", &again, NULL), 0);
+	assert_memory_equal(t.services, again.services, sizeof(t.services));
+	assert_int_equal(template_encode_services(&again, &raw), 0);
+	struct str rest = buf_str(&raw), one;
+	assert_true(msg_list_next(&rest, &one));
+	expect_item(&one, "web");
+	expect_item(&one, "root");
+	expect_item(&one, "8080");
+	expect_item(&one, "/bin/web");
+	expect_item(&one, "");
+	expect_item(&one, "a \"b\"");
+	assert_int_equal(one.n, 0);
+	assert_true(msg_list_next(&rest, &one));
+	expect_item(&one, "other");
+	expect_item(&one, "user");
+	expect_item(&one, "");
+	expect_item(&one, "/x");
+	assert_int_equal(rest.n + one.n, 0);
+}
+
+static void wrong_services_are_refused(void **state)
+{
+	static const char *const cases[] = {
+		"[]", "{}", "[1]", "[" SERVICE "," SERVICE "]", "[" OTHER "," OTHER "]", "[" OTHER "," OTHER "," OTHER "," OTHER "," OTHER "]",
+		"[{\"name\":\"a\",\"user\":\"root\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"]}]", "[{\"user\":\"root\",\"command\":[\"/x\"]}]",
+		"[{\"name\":\"A\",\"command\":[\"/x\"],\"user\":\"root\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"r t\"}]",
+		"[{\"name\":\"a\",\"command\":[\"x\"],\"user\":\"root\"}]", "[{\"name\":\"a\",\"command\":[],\"user\":\"root\"}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\",1],\"user\":\"root\"}]", "[{\"name\":\"a\",\"command\":\"/x\",\"user\":\"root\"}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\\u0000\"],\"user\":\"root\"}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":0}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":65536}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":\"80\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":49983}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"restart\":true}]",
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct template t;
+		struct error err = {0};
+		if (template_parse(str_of(with_services(cases[i])), "x", &t, &err) != -EINVAL || !strstr(err.message, "services"))
+			fail_msg("%s: %s", cases[i], err.message);
+	}
+}
+
+static void a_service_has_its_limits(void **state)
+{
+	struct template t = {0};
+	char long_name[40] = "", long_argument[TEMPLATE_MAX_COMMAND] = "";
+	memset(long_name, 'a', 33);
+	memset(long_argument, 'a', sizeof(long_argument) - 3);
+	const char *many[TEMPLATE_MAX_ARGS + 2] = {"/x"}, *const one[] = {"/x", NULL}, *too_long[] = {"/", long_argument, "", NULL};
+	for (size_t i = 1; i <= TEMPLATE_MAX_ARGS; i++)
+		many[i] = "";
+	assert_int_equal(template_add_service(&t, long_name, "root", 0, one), -E2BIG);
+	assert_int_equal(template_add_service(&t, "a", long_name, 0, one), -E2BIG);
+	assert_int_equal(template_add_service(&t, "a", "root", 0, many), -E2BIG);
+	assert_int_equal(template_add_service(&t, "a", "root", 0, too_long), -E2BIG);
+	many[TEMPLATE_MAX_ARGS] = too_long[2] = NULL;
+	long_name[32] = '\0';
+	assert_int_equal(template_add_service(&t, "a", "root", 0, many), 0);
+	assert_int_equal(template_add_service(&t, "b", "root", 0, too_long), 0);
+	assert_int_equal(template_add_service(&t, long_name, long_name, 65535, too_long), 0);
+	assert_int_equal(template_add_service(&t, "c", "root", 1, one), 0);
+	assert_int_equal(template_add_service(&t, "d", "root", 2, one), -E2BIG);
+	/* The claim has room for the most there can be. */
+	t.services[0] = t.services[1] = t.services[3] = t.services[2];
+	cleanup_buf struct buf raw = BUF_INIT;
+	assert_int_equal(template_encode_services(&t, &raw), 0);
+	assert_true(buf_len(&raw) <= 4096);
+}
+
 static int told, told_gone;
 
 static void on_change(const struct template *t, bool gone, void *arg)
@@ -181,6 +278,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_description_is_read),
 		cmocka_unit_test(wrong_descriptions_name_the_key),
+		cmocka_unit_test_setup(services_are_read_saved_and_encoded, fresh),
+		cmocka_unit_test(wrong_services_are_refused),
+		cmocka_unit_test(a_service_has_its_limits),
 		cmocka_unit_test_setup(saved_templates_are_found, fresh),
 		cmocka_unit_test_setup(broken_files_do_not_hide_good_ones, fresh),
 		cmocka_unit_test_setup(no_directory_is_no_templates, fresh),

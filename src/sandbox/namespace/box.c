@@ -90,7 +90,7 @@ static int order_init(struct order *o, const struct box_spec *spec)
 {
 	if (spec->n_layers == 0 || spec->n_layers > BOX_MAX_LAYERS)
 		return -EINVAL;
-	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + 6;
+	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + spec->services.raw.n + 7;
 	for (size_t i = 0; i < spec->n_layers; i++)
 		size += strlen(spec->layers[i]) + 1;
 	char *at = o->texts = malloc(size);
@@ -104,6 +104,7 @@ static int order_init(struct order *o, const struct box_spec *spec)
 	s->token = put(&at, spec->token);
 	s->user = put(&at, spec->user);
 	s->workdir = put(&at, spec->workdir);
+	s->services.raw = put(&at, spec->services.raw);
 	for (size_t i = 0; i < spec->n_layers; i++)
 		s->layers[i] = put(&at, str_of(spec->layers[i])).p;
 	return 0;

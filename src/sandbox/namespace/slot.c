@@ -283,6 +283,8 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 		msg_set(&m, claim, workdir, spec->workdir);
 	if (spec->no_setuid)
 		msg_set(&m, claim, no_setuid, true);
+	if (spec->services.raw.n)
+		msg_set(&m, claim, services, spec->services);
 	return say(s, MSG_ID_claim, &m, err);
 }
 
