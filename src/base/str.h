@@ -41,6 +41,11 @@ static inline bool str_starts(struct str a, struct str prefix)
 	return a.n >= prefix.n && memcmp(a.p, prefix.p, prefix.n) == 0;
 }
 
+static inline bool str_ends(struct str a, struct str suffix)
+{
+	return a.n >= suffix.n && memcmp(a.p + a.n - suffix.n, suffix.p, suffix.n) == 0;
+}
+
 /* ASCII-case-insensitive equality. */
 bool str_eq_nocase(struct str a, struct str b);
 

@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct flag common_flags[] = {
+	{"json", 0, FLAG_SWITCH, NULL, "Write JSON for programs.", 0, 0},
+	{"help", 'h', FLAG_SWITCH, NULL, "Show this.", 0, 0},
+	{"config", 0, FLAG_TEXT, "FILE", "Configuration file (default /etc/cubicle/cubicle.conf).", 0, 0},
+	{0},
+};
+
 static bool name_matches(const char *name, int argc, char **argv, int *ret_words)
 {
 	int words = 0;
@@ -191,9 +198,8 @@ void command_help(struct buf *to, const struct command *k)
 	buf_add_c(to, "\nFlags:\n");
 	for (size_t i = 0; i < count_flags(k); i++)
 		help_flag(to, &k->flags[i]);
-	help_flag(to, &(struct flag){.name = "json", .doc = "Write JSON for programs."});
-	help_flag(to, &(struct flag){.name = "help", .letter = 'h', .doc = "Show this."});
-	help_flag(to, &(struct flag){.name = "config", .value = "FILE", .doc = "Configuration file (default /etc/cubicle/cubicle.conf)."});
+	for (const struct flag *f = common_flags; f->name; f++)
+		help_flag(to, f);
 	buf_add_c(to, "\nEvery configuration option is a flag too: see `cubicle config`.\n");
 	if (k->failure)
 		buf_addf(to, "Exit code: the command's own; 128 + n when signal n ended it; %d when cubicle failed, %d when the sandbox could not start it.\n",

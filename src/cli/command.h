@@ -75,6 +75,9 @@ struct cli {
 	size_t n_pairs;
 };
 
+/* --json, --help and --config, which every command takes; ended by a flag without name. They are no part of a command's values. */
+extern const struct flag common_flags[];
+
 /* All commands, in the order of help. */
 extern const struct command commands[];
 extern const size_t n_commands;

@@ -85,6 +85,10 @@ const struct command commands[] = {
 		"Each line says OK, or what is missing, what that costs and what to do. Exit code 1 when sandboxes cannot run.", NULL, 0, 0, REST_NONE, 0, cmd_doctor},
 	{"serve", "", "Run the server.", "Runs in the foreground until SIGTERM or SIGINT. Sandboxes live on and are adopted at the next start.", NULL, 0, 0,
 		REST_NONE, 0, cmd_serve},
+	{"completion", "bash|zsh|fish", "Print the completion script of a shell.",
+		"bash: source <(cubicle completion bash)   zsh: source <(cubicle completion zsh)   fish: cubicle completion fish | source", NULL, 1, 1, REST_OPTIONAL, 0,
+		cmd_completion},
+	{"man", "", "Print the manual page.", "Use it as: cubicle man | man -l -", NULL, 0, 0, REST_NONE, 0, cmd_man},
 	{"version", "", "Show the version.", NULL, version_flags, 0, 0, REST_NONE, 0, cmd_version},
 };
 

@@ -30,6 +30,12 @@ int cmd_env(struct cli *c);
 int cmd_config(struct cli *c);
 int cmd_version(struct cli *c);
 
+/* commands_complete.c */
+int cmd_completion(struct cli *c);
+
+/* man.c */
+int cmd_man(struct cli *c);
+
 /* doctor.c */
 int cmd_doctor(struct cli *c);
 

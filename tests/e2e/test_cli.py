@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -127,3 +128,31 @@ def test_config_names_sources(cli):
     r = json.loads(cli("config", "--json", extra={"CUBICLE_POOL_MIN": "3"}).stdout)
     assert r["pool.min"] == {"value": "3", "source": "environment CUBICLE_POOL_MIN", "doc": r["pool.min"]["doc"]}
     assert r["listen"]["source"] == "flag --listen"
+
+
+def completions(server, shell, program):
+    """What a shell offers, by the script that the program prints for it."""
+    where = {"PATH": f"{CUBICLE.parent}:{os.environ['PATH']}", "CUBICLE_STATE_DIR": str(server.state), "CUBICLE_LISTEN": f"127.0.0.1:{server.port}"}
+    r = subprocess.run([shell, "-c", program], capture_output=True, text=True, timeout=120, env=clean_env(where))
+    assert r.returncode == 0, r.stderr
+    return [line.split("\t")[0] for line in r.stdout.splitlines()]
+
+
+def test_shells_complete_ids_of_sandboxes(cli, server):
+    box = cli("sandbox", "create", "base").stdout.decode().strip()
+    try:
+        bash = f'source <(cubicle completion bash); COMP_WORDS=(cubicle sandbox kill {box[:6]}) COMP_CWORD=3; _cubicle cubicle; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        assert completions(server, "bash", bash) == [box]
+        fish = f'cubicle completion fish | source; complete -C "cubicle sandbox kill {box[:6]}"'
+        assert completions(server, "fish", fish) == [box]
+    finally:
+        cli("sandbox", "kill", box)
+    assert cli("completion", "tcsh", where=False, check=False).returncode == 2
+
+
+def test_the_manual_page_is_sound(cli):
+    page = cli("man", where=False).stdout
+    r = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-P-c"], input=page, capture_output=True, timeout=60)
+    assert r.returncode == 0 and r.stderr == b"", r.stderr
+    text = re.sub(rb".\x08", b"", r.stdout)  # bold is printed twice
+    assert b"sandbox exec" in text and b"network.pool" in text
