@@ -46,6 +46,8 @@ const struct doctor_check doctor_checks[] = {
 	{"system users", NEED_ALWAYS, NULL, "useradd --system --no-create-home --shell /usr/sbin/nologin NAME", doctor_try_users},
 	{"uid range", NEED_ALWAYS, NULL, "set uid_base to a range that nobody uses", doctor_try_ids},
 	{"limits", NEED_BETTER, "fewer sandboxes fit", "raise them: LimitNOFILE= in the unit, sysctl kernel.pid_max", doctor_try_limits},
+	{"limits shared by sandboxes", NEED_BETTER, "one sandbox runs out of watches, or takes what others need", "let the server write /proc/sys, or set them by sysctl.d",
+		doctor_try_shared_limits},
 	{"route to the internet", NEED_BETTER, "sandboxes reach nothing outside", "give this machine a default route", doctor_try_route},
 	{"template", NEED_BETTER, "there is nothing to make a sandbox from", "cubicle template make-default", doctor_try_template},
 	{"KVM", NEED_BETTER, "sandboxes run in namespaces, sharing this machine's kernel; no microVMs", "turn on (nested) virtualisation and load kvm_intel or kvm_amd",

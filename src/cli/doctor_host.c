@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "node/templates.h"
+#include "sys/host_limits.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -94,6 +95,15 @@ int doctor_try_limits(struct doctor *d, struct error *err)
 		return error_set(err, -EAGAIN, 500, "%llu process ids are enough for about %llu sandboxes, max_sandboxes is %llu", (unsigned long long)pids,
 			(unsigned long long)by_pids, (unsigned long long)wanted);
 	return 0;
+}
+
+/* Those that the server raises when it starts. */
+int doctor_try_shared_limits(struct doctor *d, struct error *err)
+{
+	cleanup_buf struct buf missing = BUF_INIT;
+	if (host_limits_missing(&missing) == 0)
+		return 0;
+	return error_set(err, -EROFS, 500, "%s", buf_cstr(&missing) ? buf_cstr(&missing) : "");
 }
 
 int doctor_try_programs(struct doctor *d, struct error *err)

@@ -346,6 +346,13 @@ static int add(struct watch *w, struct node *parent, int fd, const char *name, d
 	if (wd < 0)
 		return is_fatal(wd) ? wd : 0;
 	struct node *n = node_find(w, wd);
+	if (n && is_above(w->limbo, n)) {
+		/* It was out of the tree, where nothing was told of it: it is as good as new. */
+		node_drop(w, n);
+		n = NULL;
+		if ((wd = arm(w, fd, false)) < 0)
+			return is_fatal(wd) ? wd : 0;
+	}
 	/* Known: it was moved here, or is mounted twice, maybe inside itself. */
 	if (n && (is_above(n, parent) || (n->parent == parent && strcmp(n->name, name) == 0)))
 		return n == w->root ? (arm(w, fd, true), 0) : 0;

@@ -110,22 +110,6 @@ def test_a_gibibyte_streams_both_ways(server, sandbox):
     assert int(sandbox.commands.run("ps -o rss= -p 1", user="root").stdout) < 8 * 1024
 
 
-def test_100_a_watcher_tells_what_commands_do(sandbox):
-    sandbox.commands.run("mkdir -p watched")
-    handle = sandbox.files.watch_dir("watched", recursive=True)
-    sandbox.commands.run("mkdir -p watched/a/b && echo x > watched/a/b/f && mv watched/a watched/c && rm -r watched/c")
-    events = [(e.type.value, e.name) for e in handle.get_new_events()]
-    for wanted in (("create", "a"), ("rename", "a"), ("create", "c"), ("remove", "c")):
-        assert wanted in events, events
-    assert handle.get_new_events() == []
-    handle.stop()
-    with pytest.raises(Exception):
-        handle.get_new_events()
-    assert "cubicle-watch" not in sandbox.commands.run("ps -eo comm").stdout
-    with pytest.raises(FileNotFoundException):
-        sandbox.files.watch_dir("/no/such")
-
-
 def test_full_disk_is_507_and_usable_after_a_delete(server, own_server):
     s = own_server(options={"sandbox.disk": 128})
     box = Sandbox.create("base", **client(s))

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "sys/caps.h"
 #include "sys/filter.h"
+#include "sys/host_limits.h"
 #include "sys/mounts.h"
 #include "sys/process.h"
 
@@ -27,39 +28,6 @@
 enum {
 	SPARE_NUMBERS = 64,
 };
-
-/* Limits of the whole machine that one sandbox could use up for all: their memory is charged to the sandbox, so the count needs no guard of its own. */
-static const struct {
-	const char *path;
-	uint64_t least;
-} sysctls[] = {
-	{"/proc/sys/fs/aio-max-nr", UINT64_C(1) << 30},
-	{"/proc/sys/kernel/pty/max", UINT64_C(1) << 20},
-	/* Neighbours of all namespaces stand in one table, at least one for each loopback: a thousand sandboxes are over the default of 1024. */
-	{"/proc/sys/net/ipv4/neigh/default/gc_thresh3", 65536},
-	{"/proc/sys/net/ipv4/neigh/default/gc_thresh2", 32768},
-	{"/proc/sys/net/ipv4/neigh/default/gc_thresh1", 16384},
-	{"/proc/sys/net/ipv6/neigh/default/gc_thresh3", 65536},
-	{"/proc/sys/net/ipv6/neigh/default/gc_thresh2", 32768},
-	{"/proc/sys/net/ipv6/neigh/default/gc_thresh1", 16384},
-};
-
-static void raise_sysctls(void)
-{
-	for (size_t i = 0; i < ARRAY_SIZE(sysctls); i++) {
-		cleanup_buf struct buf text = BUF_INIT;
-		struct str line, rest;
-		uint64_t now;
-		if (file_read(AT_FDCWD, sysctls[i].path, 64, &text) < 0 || !str_cut(buf_str(&text), '\n', &line, &rest) ||
-			str_to_u64(line, &now) < 0 || now >= sysctls[i].least)
-			continue;
-		char value[24];
-		int n = snprintf(value, sizeof(value), "%llu", (unsigned long long)sysctls[i].least);
-		int r = file_write_value(AT_FDCWD, sysctls[i].path, str_n(value, (size_t)n));
-		if (r < 0)
-			log_warn("%s stays at %llu: %s", sysctls[i].path, (unsigned long long)now, strerror(-r));
-	}
-}
 
 static void log_repair(const char *what, void *arg)
 {
@@ -313,7 +281,7 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 		host_free(h, false);
 		return r;
 	}
-	raise_sysctls();
+	host_limits_raise();
 	log_notes(network_notes(h->network));
 	if (cgroups_missing(h->cgroups)[0])
 		log_warn("cgroup controllers that this machine lacks: %s", cgroups_missing(h->cgroups));
