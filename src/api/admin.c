@@ -147,3 +147,31 @@ void handle_key_revoke(struct api_request *r)
 	w->now = clock_realtime();
 	api_work(r, store_revocation, revocation_stored);
 }
+
+void handle_reload_certificates(struct api_request *r)
+{
+	struct api *a = r->api;
+	struct error err = {0};
+	int e = a->config.reload_certificates(a->config.arg, &err);
+	if (e < 0) {
+		api_fail(r, &err);
+		return;
+	}
+	/* Kept also when its client leaves: the answers come in this order. */
+	r->working = true;
+	*(a->reloads ? a->last_reload : &a->reloads) = r;
+	a->last_reload = &r->next_reload;
+}
+
+void api_certificates_reloaded(struct api *a, const struct error *err)
+{
+	struct api_request *r = a->reloads;
+	if (!r)
+		return;
+	a->reloads = r->next_reload;
+	r->working = false;
+	if (err)
+		api_fail(r, err);
+	else
+		api_answer_empty(r);
+}

@@ -76,6 +76,9 @@ void api_free(struct api *a)
 {
 	if (!a)
 		return;
+	struct error gone = {.code = -ESHUTDOWN, .status = 503, .message = "the server stops"};
+	while (a->reloads)
+		api_certificates_reloaded(a, &gone);
 	loop_timer_free(a->timer);
 	cleanup_free struct key_uses *uses = a->keys ? keys_take_uses(a->keys) : NULL;
 	struct error err = {0};

@@ -18,6 +18,9 @@ struct api_config {
 	const struct options *options;
 	struct sandbox_index *index;
 	struct node_client *node;
+	/* Asks for the certificates of listen.tls to be read again; each call is followed by one api_certificates_reloaded(), in order. 0 or -errno with *err. */
+	int (*reload_certificates)(void *arg, struct error *err);
+	void *arg;
 	const char *directory; /* where front.db lies: the front's own directory */
 };
 
@@ -32,6 +35,9 @@ void api_handle(struct api *a, struct http_req *r, bool admin);
 
 /* The key that serve made at its first start: added unless its hash is known (also as revoked). Blocks for one commit. 0 or -errno with *err. */
 int api_first_key(struct api *a, const struct msg_first_key *m, struct error *err);
+
+/* What came of the oldest reload_certificates() without an answer; err NULL = they are in use. */
+void api_certificates_reloaded(struct api *a, const struct error *err);
 
 /* Whether the value is a key of this server that is not revoked: the ingress strips those before a request enters a sandbox. */
 bool api_key_valid(struct api *a, struct str key);

@@ -32,5 +32,6 @@ void handle_reload_templates(struct api_request *r);
 void handle_keys(struct api_request *r);
 void handle_key_create(struct api_request *r);
 void handle_key_revoke(struct api_request *r);
+void handle_reload_certificates(struct api_request *r);
 
 #endif

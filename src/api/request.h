@@ -18,6 +18,7 @@ struct api {
 	struct api_config config;
 	struct store *store; /* front.db */
 	struct keys *keys;
+	struct api_request *reloads, **last_reload; /* waiting for certificates, the oldest first */
 	struct loop_timer *timer; /* writes down when keys were used */
 };
 
@@ -32,7 +33,8 @@ struct api_request {
 	struct buf headers;    /* more lines for the answer */
 	struct node_call *call; /* waits for the node */
 	void *work;            /* the handler's, freed with free() at the end */
-	bool working;          /* on the work queue: must not be freed */
+	bool working;          /* on the work queue, or in api.reloads: must not be freed */
+	struct api_request *next_reload;
 	bool dispatched, answered;
 	int64_t began;         /* CLOCK_MONOTONIC */
 	char id[65];           /* request id */

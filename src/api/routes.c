@@ -89,6 +89,7 @@ const struct route api_routes[] = {
 	R("GET", "/admin/keys", ROUTE_ADMIN, handle_keys, "Lists the keys.")
 	R("POST", "/admin/keys", ROUTE_ADMIN | ROUTE_BODY, handle_key_create, "Makes a key; the answer shows it once.")
 	R("DELETE", "/admin/keys/{keyID}", ROUTE_ADMIN, handle_key_revoke, "Revokes a key.")
+	R("POST", "/admin/reload-certificates", ROUTE_ADMIN, handle_reload_certificates, "Reads the certificates of listen.tls again.")
 	R("POST", "/admin/reload-templates", ROUTE_ADMIN, handle_reload_templates, "Reads the templates of this machine again.")
 };
 const size_t api_n_routes = ARRAY_SIZE(api_routes);

@@ -18,8 +18,10 @@ static void add_tokens(struct out *o, const struct index_sandbox *s, const struc
 		out_str(o, "envdAccessToken", s->envd_token);
 	if (s->traffic_token.n)
 		out_str(o, "trafficAccessToken", s->traffic_token);
-	if (options->domain[0])
-		out_str(o, "domain", str_of(options->domain));
+	cleanup_buf struct buf domain = BUF_INIT;
+	options_client_domain(options, &domain);
+	if (buf_len(&domain))
+		out_str(o, "domain", buf_str(&domain));
 	if (s->launch.n)
 		out_str(o, "launch", s->launch);
 }

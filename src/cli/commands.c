@@ -53,6 +53,12 @@ static const struct flag make_default_flags[] = {
 	{0},
 };
 
+static const struct flag cert_make_flags[] = {
+	{"days", 0, FLAG_NUMBER, "N", "How long the server's certificate is good (default 397).", 1, 825},
+	{"new-ca", 0, FLAG_SWITCH, NULL, "Also make a new authority: every client has to trust it anew.", 0, 0},
+	{0},
+};
+
 static const struct flag version_flags[] = {
 	{"licenses", 0, FLAG_SWITCH, NULL, "Also what is linked or run, with its licence.", 0, 0},
 	{0},
@@ -79,6 +85,12 @@ const struct command commands[] = {
 	{"key create", "[NAME]", "Make an API key and print it.", "Needs root on the server's machine, as all key commands do.", NULL, 0, 1, REST_NONE, 0, cmd_key_create},
 	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
 	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},
+	{"cert make", "", "Make a local authority and a certificate for listen.tls, or renew the certificate.",
+		"Needs root. The certificate is for the option `domain` (else for what the last one was for), everything one label below it, localhost, 127.0.0.1 and ::1. The authority is kept when there is one; it can\n"
+		"vouch for that domain only. A running server takes the new certificate at once; connections go on.", cert_make_flags, 0, 0, REST_NONE, 0, cmd_cert_make},
+	{"cert show", "", "Show the certificates in use and when they expire.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_cert_show},
+	{"cert reload", "", "Have the server read its certificates again.", "Needs root. SIGHUP to `cubicle serve` does the same. Certificates that cannot be used change nothing.", NULL,
+		0, 0, REST_NONE, 0, cmd_cert_reload},
 	{"env", "", "Print variables for E2B and Cube clients.", "Use it as: eval \"$(cubicle env)\"", NULL, 0, 0, REST_NONE, 0, cmd_env},
 	{"config", "", "Show every configuration option, its value and where that comes from.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_config},
 	{"doctor", "", "Try everything that sandboxes need of this machine.",

@@ -24,6 +24,11 @@ int cmd_key_revoke(struct cli *c);
 int cmd_template_list(struct cli *c);
 int cmd_template_make_default(struct cli *c);
 
+/* commands_cert.c */
+int cmd_cert_make(struct cli *c);
+int cmd_cert_show(struct cli *c);
+int cmd_cert_reload(struct cli *c);
+
 /* commands_local.c: what needs no server */
 int cmd_serve(struct cli *c);
 int cmd_env(struct cli *c);

@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "cli/certificates.h"
 #include "cli/client.h"
 #include "cli/env.h"
 #include "cli/output.h"
@@ -36,7 +37,16 @@ int cmd_env(struct cli *c)
 	struct str key = buf_str(&text), rest;
 	str_cut(key, '\n', &key, &rest);
 	cleanup_free char *url = client_listen_url(c->options.listen);
-	if (r == 0 && (!url || env_exports(&out, key, url, c->options.domain, c->json) < 0))
+	cleanup_free char *ca = certificates_path(&c->options, CERT_CA), *bundle = certificates_path(&c->options, CERT_BUNDLE);
+	cleanup_buf struct buf domain = BUF_INIT;
+	if (r == 0 && (!url || !ca || !bundle || options_client_domain(&c->options, &domain) < 0))
+		r = error_errno(&err, -ENOMEM, "env");
+	struct env e = {.key = key, .url = url, .domain = buf_str(&domain), .tls = *c->options.listen_tls && *c->options.domain};
+	if (r == 0 && e.tls && !*c->options.tls_cert) {
+		e.ca = access(ca, R_OK) == 0 ? ca : NULL;
+		e.bundle = access(bundle, R_OK) == 0 ? bundle : NULL;
+	}
+	if (r == 0 && env_exports(&out, &e, c->json) < 0)
 		error_errno(&err, -ENOMEM, "env");
 	if (err.code)
 		return cli_fail(c, &err);

@@ -7,7 +7,16 @@
 /* Appends s quoted for a POSIX shell, safe for eval whatever s holds. 0 or -ENOMEM. */
 int shell_quote(struct buf *to, struct str s);
 
-/* Appends `export NAME='value'` lines for E2B and Cube clients (cube.md G.3), or one JSON object. url: "http://host:port". 0 or -ENOMEM. */
-int env_exports(struct buf *to, struct str key, const char *url, const char *domain, bool json);
+struct env {
+	struct str key;
+	const char *url;    /* "http://host:port" */
+	struct str domain;  /* with a port where clients need one; empty = none */
+	bool tls;           /* the domain is served over TLS: clients take every address from it, what would lead past it is unset */
+	const char *ca;     /* the authority that clients have to trust, and a file of all that they then trust; NULL = none */
+	const char *bundle;
+};
+
+/* Appends `export NAME='value'` lines for E2B and Cube clients (cube.md G.3), or one JSON object. 0 or -ENOMEM. */
+int env_exports(struct buf *to, const struct env *e, bool json);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "cli/certificates.h"
 #include "cli/listen.h"
 #include "config/options.h"
 #include "io/chan.h"
@@ -33,6 +34,8 @@ enum {
 	STOP_PATIENCE_MS = 15000, /* then the child is killed */
 	LOCK_PATIENCE_MS = 5000,  /* for the node of a server that was killed to end */
 	FIRST_FREE_FD = 3,
+	SECONDS_PER_DAY = 86400,
+	EXPIRY_WARNING_DAYS = 14,
 };
 
 struct serve;
@@ -55,7 +58,9 @@ struct serve {
 	struct loop *loop;
 	struct child child[CHILDREN];
 	char first_key[64];
-	int options_fd, lock, public_listener, admin_listener, null;
+	int options_fd, lock, public_listener, tls_listener, admin_listener, null;
+	struct certificates certificates; /* of tls_listener */
+	struct loop_timer *expiry;        /* looks at them once a day */
 	int signals;
 	bool announced;
 	int stopping; /* children asked to stop so far, in stop_order; 0 = serving */
@@ -176,6 +181,8 @@ static int prepare(struct serve *s, struct error *err)
 		return r;
 	if ((r = s->public_listener = listen_tcp("listen", o->listen, err)) < 0)
 		return r;
+	if (*o->listen_tls && ((r = certificates_load(o, &s->certificates, err)) < 0 || (r = s->tls_listener = listen_tcp("listen.tls", o->listen_tls, err)) < 0))
+		return r;
 	snprintf(path, sizeof(path), "%s/admin.sock", o->state_dir);
 	if ((r = s->admin_listener = listen_unix(path, 0600, err)) < 0)
 		return r;
@@ -204,10 +211,66 @@ static void become(struct serve *s, const char *name, const int *fds, int n)
 	_exit(127);
 }
 
+/* Certificates */
+
+static int send_certificates(struct serve *s, uint64_t request, struct error *err)
+{
+	struct msg_certificates m = {0};
+	struct child *front = &s->child[FRONT];
+	return front->chan ? chan_send(front->chan, MSG_ID_certificates, &m, request, &s->certificates.fd, 1, err) : 0;
+}
+
+static void warn_of_expiry(struct serve *s)
+{
+	int64_t left = s->certificates.expires - clock_realtime() / NS_PER_S;
+	if (left <= 0)
+		log_warn("the certificate for %s has expired: clients refuse it", s->certificates.names);
+	else if (left < EXPIRY_WARNING_DAYS * SECONDS_PER_DAY)
+		log_warn("the certificate for %s expires in %lld days", s->certificates.names, (long long)(left / SECONDS_PER_DAY));
+}
+
+/* Connections go on with what they began with. What cannot be used changes nothing. */
+static int reload_certificates(struct serve *s, uint64_t request, struct error *err)
+{
+	struct certificates fresh = {.fd = -1};
+	if (s->tls_listener < 0)
+		return error_set(err, -EINVAL, 409, "this server has no TLS: listen.tls is not set");
+	int r = certificates_load(s->options, &fresh, err);
+	if (r == 0 && fresh.expires <= clock_realtime() / NS_PER_S)
+		r = error_set(err, -EKEYEXPIRED, 400, "the certificate for %s has expired", fresh.names);
+	if (r < 0) {
+		certificates_done(&fresh);
+		return r;
+	}
+	certificates_done(&s->certificates);
+	s->certificates = fresh;
+	log_info("%zu certificate%s read, for %s", fresh.count, fresh.count == 1 ? "" : "s", fresh.names);
+	warn_of_expiry(s);
+	return send_certificates(s, request, err);
+}
+
+static void on_reload(struct serve *s, uint64_t request)
+{
+	struct error err = {0};
+	if (reload_certificates(s, request, &err) == 0)
+		return;
+	log_error("certificates were not read again: %s", err.message);
+	if (request && s->child[FRONT].chan)
+		chan_send_error(s->child[FRONT].chan, request, &err);
+}
+
+static void on_expiry_timer(struct loop_timer *t, void *arg)
+{
+	warn_of_expiry(arg);
+	loop_timer_in(t, SECONDS_PER_DAY * NS_PER_S);
+}
+
 static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 {
 	struct child *c = arg;
 	struct serve *s = c->serve;
+	if (m->header.type == MSG_ID_reload_certificates && c == &s->child[FRONT])
+		on_reload(s, m->header.request);
 	if (m->header.type != MSG_ID_ready)
 		return;
 	c->ready = true;
@@ -217,7 +280,7 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 			return;
 	if (!s->announced) {
 		s->announced = true;
-		log_info("ready: serving on %s", s->options->listen);
+		log_info("ready: serving on %s%s%s", s->options->listen, s->tls_listener < 0 ? "" : ", over TLS on ", s->options->listen_tls);
 		notify_systemd("READY=1");
 	}
 }
@@ -277,12 +340,14 @@ static void child_start(struct child *c)
 		return;
 	}
 	/* The order is the contract of docs/architecture.md, "Descriptors at start". */
-	int fds[4] = {pair[1], s->options_fd}, n = 2;
+	int fds[5] = {pair[1], s->options_fd}, n = 2;
 	if (c == &s->child[NODE])
 		fds[n++] = s->lock;
 	if (c == &s->child[FRONT]) {
 		fds[n++] = s->public_listener;
 		fds[n++] = s->admin_listener;
+		if (s->tls_listener >= 0)
+			fds[n++] = s->tls_listener;
 	}
 	pid_t pid = fork();
 	if (pid == 0)
@@ -302,8 +367,11 @@ static void child_start(struct child *c)
 		kill(pid, SIGKILL);
 		return;
 	}
-	if (c == &s->child[FRONT])
+	if (c == &s->child[FRONT]) {
 		send_first_key(s);
+		if (s->tls_listener >= 0)
+			send_certificates(s, 0, NULL);
+	}
 	for (int i = 0; i < CHILDREN; i++)
 		if (&s->child[i] != c && (c == &s->child[NODE] || i == NODE))
 			introduce(&s->child[i], c);
@@ -377,6 +445,8 @@ static void on_signal(struct loop_fd *w, uint32_t events, void *arg)
 	while (read(s->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
 		if (info.ssi_signo == SIGCHLD) {
 			reap(s);
+		} else if (info.ssi_signo == SIGHUP) {
+			on_reload(s, 0);
 		} else if (!s->stopping) {
 			log_info("stopping on signal %u", info.ssi_signo);
 			notify_systemd("STOPPING=1");
@@ -392,7 +462,7 @@ static int watch_signals(struct serve *s, struct error *err)
 {
 	sigset_t set;
 	sigemptyset(&set);
-	for (const int *sig = (const int[]){SIGTERM, SIGINT, SIGCHLD, 0}; *sig; sig++)
+	for (const int *sig = (const int[]){SIGTERM, SIGINT, SIGHUP, SIGCHLD, 0}; *sig; sig++)
 		sigaddset(&set, *sig);
 	sigprocmask(SIG_SETMASK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
@@ -434,6 +504,11 @@ static int run(struct serve *s, struct error *err)
 		if (!c->restart || !c->patience)
 			return error_errno(err, -ENOMEM, "timers");
 	}
+	s->expiry = loop_timer_new(s->loop, on_expiry_timer, s);
+	if (!s->expiry)
+		return error_errno(err, -ENOMEM, "timers");
+	if (s->tls_listener >= 0)
+		on_expiry_timer(s->expiry, s);
 	for (int i = 0; i < CHILDREN; i++)
 		child_start(&s->child[i]);
 	/* What it executes gets root's capabilities anew; for itself it needs only to end children of other users. */
@@ -447,7 +522,8 @@ int serve_main(const struct options *o)
 {
 	enum log_level level = LOG_INFO;
 	struct error err = {0};
-	struct serve s = {.options = o, .options_fd = -1, .lock = -1, .public_listener = -1, .admin_listener = -1};
+	struct serve s = {.options = o, .options_fd = -1, .lock = -1, .public_listener = -1, .tls_listener = -1, .admin_listener = -1,
+		.certificates = {.fd = -1}};
 	if (log_level_parse(str_of(o->log_level), &level) < 0) {
 		fprintf(stderr, "cubicle serve: log.level '%s' is none of debug, info, warn, error\n", o->log_level);
 		return 1;
@@ -460,6 +536,7 @@ int serve_main(const struct options *o)
 		unlink(path);
 	}
 	loop_free(s.loop);
+	certificates_done(&s.certificates);
 	if (r < 0) {
 		fprintf(stderr, "cubicle serve: %s\n", err.message);
 		return 1;

@@ -264,7 +264,38 @@ int options_check(const struct options *o, struct error *err)
 		return error_set(err, -EINVAL, 400, "state.dir '%s' is not an absolute path", o->state_dir);
 	if (o->uid_base % 65536)
 		return error_set(err, -EINVAL, 400, "uid_base %lld is no multiple of 65536", (long long)o->uid_base);
+	if ((*o->tls_cert || *o->tls_key) && !*o->listen_tls)
+		return error_set(err, -EINVAL, 400, "%s is set, but listen.tls is not", *o->tls_cert ? "tls.cert" : "tls.key");
+	if (*o->tls_key && !*o->tls_cert)
+		return error_set(err, -EINVAL, 400, "tls.key is set, but tls.cert is not");
 	return 0;
+}
+
+/* "host:port"; an IPv6 address has its colons in brackets. */
+static bool has_port(struct str host)
+{
+	size_t colon = host.n;
+	while (colon && host.p[colon - 1] >= '0' && host.p[colon - 1] <= '9')
+		colon--;
+	return colon && colon < host.n && host.p[colon - 1] == ':';
+}
+
+struct str options_domain_name(const struct options *o)
+{
+	struct str name = str_of(o->domain);
+	if (has_port(name))
+		while (name.p[--name.n] != ':')
+			;
+	return name;
+}
+
+int options_client_domain(const struct options *o, struct buf *to)
+{
+	const char *port = strrchr(o->listen_tls, ':');
+	buf_add_c(to, o->domain);
+	if (*o->domain && port && strcmp(port, ":443") != 0 && !has_port(str_of(o->domain)))
+		buf_add_c(to, port);
+	return to->failed ? -ENOMEM : 0;
 }
 
 int options_serialize(const struct options *o, struct buf *to)

@@ -15,6 +15,9 @@
 #define OPTIONS(O)                                                                                           \
 	O("state.dir", state_dir, STRING, "/var/lib/cubicle", 0, 0, "Where everything durable lives: records, images, disks.") \
 	O("listen", listen, STRING, "127.0.0.1:3000", 0, 0, "Address and port of the API and of the sandboxes' ingress.") \
+	O("listen.tls", listen_tls, STRING, "", 0, 0, "Address and port where the same is served over TLS; empty: nowhere.") \
+	O("tls.cert", tls_cert, STRING, "", 0, 0, "Certificate chain (PEM, leaf first) for listen.tls; several, comma-separated, are chosen by name. Empty: the one of `cubicle cert make`.") \
+	O("tls.key", tls_key, STRING, "", 0, 0, "Private keys (PEM, no passphrase) for tls.cert, in the same order; empty: they are in the files of tls.cert.") \
 	O("domain", domain, STRING, "", 0, 0, "Domain (with a port where needed) that clients reach sandboxes under: <port>-<id>.<domain>. Empty: clients use their own.") \
 	O("ingress.connections", ingress_connections, INT, "4096", 1, 100000, "Most connections from outside into one sandbox at once; more get 429.") \
 	O("log.level", log_level, STRING, "info", 0, 0, "Lowest level written: debug, info, warn or error.")  \
@@ -69,6 +72,11 @@ int options_read_flags(struct options *o, int *argc, char **argv, struct error *
 int options_load(struct options *o, int *argc, char **argv, char **environ, struct error *err);
 /* Rules across options (pool.min <= pool.max, timeout.default <= timeout.max, ...). */
 int options_check(const struct options *o, struct error *err);
+
+/* The domain as clients need it: with the port of listen.tls unless it has a port of its own or that is 443. Empty without a domain. Appended; 0 or -ENOMEM. */
+int options_client_domain(const struct options *o, struct buf *to);
+/* The domain without a port: what certificates are for. */
+struct str options_domain_name(const struct options *o);
 
 /* `name = value` lines that options_read_file takes: how serve hands its configuration to its children. */
 int options_serialize(const struct options *o, struct buf *to);

@@ -10,13 +10,15 @@
 #include "ingress/upstream.h"
 #include "io/chan.h"
 #include "io/json.h"
+#include "io/tls.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 /* docs/architecture.md, "Descriptors at start" */
-enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6 };
+enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6, FD_TLS = 7 };
 enum { WORKERS = 4, MAX_JOBS = 4096, MAX_CONNECTIONS = 100000 };
 
 /* Clients wait in the backlog until the index is there: after a restart of this process they see a pause and no error. A node that stays away is told as such. */
@@ -34,6 +36,7 @@ struct front {
 	struct api *api;
 	struct ingress *ingress;
 	struct http_server *public, *admin;
+	struct tls_server *tls; /* of new connections to FD_TLS; NULL without listen.tls */
 	struct chan *serve;
 	struct loop_timer *timer;
 	int64_t deadline; /* CLOCK_BOOTTIME: of waiting for the index, then of stopping */
@@ -74,6 +77,8 @@ static void start_listening(struct front *f)
 	int r = http_server_listen(f->public, FD_PUBLIC);
 	if (r == 0)
 		r = http_server_listen(f->admin, FD_ADMIN);
+	if (r == 0 && *f->options.listen_tls)
+		r = http_server_listen_with(f->public, FD_TLS, tls_accept, &f->tls);
 	if (r < 0) {
 		log_error("listening: %s", strerror(-r));
 		loop_stop(f->loop);
@@ -85,6 +90,7 @@ static void start_listening(struct front *f)
 static void await_index(struct front *f)
 {
 	bool known = index_ready(f->index);
+	/* serve sends the certificates before anything else can be known. */
 	if (!f->listening && (known || clock_boottime() >= f->deadline))
 		start_listening(f);
 	if (known && !f->ready && f->serve) {
@@ -113,6 +119,52 @@ static void on_timer(struct loop_timer *t, void *arg)
 		await_index(f);
 }
 
+static int take_certificates(struct front *f, int fd, struct error *err)
+{
+	struct stat st;
+	struct tls_server *tls = NULL;
+	if (fstat(fd, &st) < 0)
+		return error_errno(err, -errno, "certificates");
+	if (st.st_size > TLS_MAX_PEM)
+		return error_errno(err, -EFBIG, "certificates");
+	size_t n = (size_t)st.st_size;
+	cleanup_free char *text = malloc(n + 1);
+	if (!text)
+		return error_errno(err, -ENOMEM, "certificates");
+	/* The descriptor's position is serve's as well. */
+	int r = pread(fd, text, n, 0) == (ssize_t)n ? tls_server_new(str_n(text, n), &tls, err) : error_errno(err, -EIO, "certificates");
+	explicit_bzero(text, n);
+	if (r < 0)
+		return r;
+	tls_server_unref(f->tls);
+	f->tls = tls;
+	return 0;
+}
+
+/* Asks serve, which reads files that are root's. */
+static int ask_for_certificates(void *arg, struct error *err)
+{
+	struct front *f = arg;
+	struct msg_reload_certificates m = {0};
+	return f->serve ? chan_send(f->serve, MSG_ID_reload_certificates, &m, 1, NULL, 0, err) : error_errno(err, -EPIPE, "serve");
+}
+
+static void on_certificates(struct front *f, struct chan_message *m)
+{
+	struct error err = {0};
+	if (take_certificates(f, m->fds[0], &err) < 0)
+		log_error("certificates: %s", err.message);
+	if (m->header.request)
+		api_certificates_reloaded(f->api, err.code ? &err : NULL);
+}
+
+static void on_error(struct front *f, const struct msg_error *m)
+{
+	struct error err = {.code = (int)m->code, .status = (int)m->status};
+	snprintf(err.message, sizeof(err.message), "%.*s", STR_FMT(m->message));
+	api_certificates_reloaded(f->api, &err);
+}
+
 static void on_message(struct chan *c, struct chan_message *m, void *arg)
 {
 	struct front *f = arg;
@@ -124,6 +176,10 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 	} else if (m->header.type == MSG_ID_first_key) {
 		if (api_first_key(f->api, &m->body->first_key, &err) < 0)
 			log_error("the first key: %s", err.message);
+	} else if (m->header.type == MSG_ID_certificates) {
+		on_certificates(f, m);
+	} else if (m->header.type == MSG_ID_error) {
+		on_error(f, &m->body->error);
 	} else if (m->header.type == MSG_ID_stop && !f->stopping) {
 		f->stopping = true;
 		f->deadline = clock_boottime() + STOP_PATIENCE;
@@ -173,7 +229,8 @@ static int start(struct front *f, struct error *err)
 	if (!f->workq || !f->timer)
 		return error_errno(err, -ENOMEM, "starting");
 	/* "/" is the front's own directory by now. */
-	struct api_config api = {.loop = f->loop, .workq = f->workq, .options = &f->options, .index = f->index, .node = f->node, .directory = "/"};
+	struct api_config api = {.loop = f->loop, .workq = f->workq, .options = &f->options, .index = f->index, .node = f->node, .directory = "/",
+		.reload_certificates = ask_for_certificates, .arg = f};
 	int r = api_new(&api, &f->api, err);
 	if (r < 0)
 		return r;
@@ -204,6 +261,7 @@ static void finish(struct front *f)
 	index_free(f->index);
 	chan_free(f->serve);
 	loop_free(f->loop);
+	tls_server_unref(f->tls);
 	options_done(&f->options);
 }
 

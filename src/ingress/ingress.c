@@ -180,7 +180,7 @@ static void send_end(struct exchange *x)
 static void send_head(struct exchange *x)
 {
 	char peer[INET6_ADDRSTRLEN];
-	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = "http", .own_key = x->ingress->config.own_key,
+	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = http_conn_is_secure(x->req->conn) ? "https" : "http", .own_key = x->ingress->config.own_key,
 		.arg = x->ingress->config.arg};
 	cleanup_buf struct buf head = BUF_INIT;
 	if (forward_request(&head, x->req->head, &f) < 0) {

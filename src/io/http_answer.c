@@ -10,10 +10,15 @@
 /* Less than this is gathered until the end of the turn instead of being sent by itself. */
 enum { DIRECT_SIZE = 16 * 1024 };
 
+size_t http_conn_queued(const struct http_conn *c)
+{
+	return buf_len(&c->out) + (c->transport ? c->transport->ops->queued(c->transport) : 0);
+}
+
 /* Sends the queue, then the parts; what the socket does not take is queued. */
 static void send_parts(struct http_conn *c, const struct iovec *parts, int n)
 {
-	ssize_t r = sendq_send(c->fd, &c->out, parts, n);
+	ssize_t r = c->transport ? c->transport->ops->write(c->transport, &c->out, parts, n) : sendq_send(c->fd, &c->out, parts, n);
 	if (r < 0) {
 		c->broken = true;
 		http_conn_schedule(c);
@@ -21,19 +26,19 @@ static void send_parts(struct http_conn *c, const struct iovec *parts, int n)
 	}
 	if (r > 0)
 		c->progress = clock_boottime();
-	c->blocked = buf_len(&c->out) > 0;
+	c->blocked = http_conn_queued(c) > 0;
 }
 
 void http_conn_flush(struct http_conn *c)
 {
-	if (buf_len(&c->out) && !c->broken)
+	if (http_conn_queued(c) && !c->broken)
 		send_parts(c, NULL, 0);
 }
 
 /* Queues the parts, or sends them without a copy when they are worth a system call. */
 static void put(struct http_conn *c, const struct iovec *parts, int n)
 {
-	size_t total = buf_len(&c->out);
+	size_t total = http_conn_queued(c);
 	if (total == 0)
 		c->progress = clock_boottime(); /* the peer's time to take it begins now */
 	for (int i = 0; i < n; i++)
@@ -144,7 +149,7 @@ size_t http_send(struct http_req *r, const void *p, size_t n)
 	if (c->broken || c->answer != ANSWER_OPEN)
 		return 0;
 	if (n == 0 || c->no_body)
-		return buf_len(&c->out);
+		return http_conn_queued(c);
 	if (c->out_framing == HTTP_BODY_CHUNKED) {
 		send_chunk(c, p, n);
 	} else {
@@ -158,7 +163,7 @@ size_t http_send(struct http_req *r, const void *p, size_t n)
 		}
 		put(c, &(struct iovec){(void *)(uintptr_t)p, n}, 1);
 	}
-	size_t queued = buf_len(&c->out);
+	size_t queued = http_conn_queued(c);
 	if (queued > http_conn_high_water(c))
 		c->throttled = true;
 	return queued;
@@ -269,7 +274,7 @@ void http_conn_refuse(struct http_conn *c, int status, const char *content_type,
 	cleanup_buf struct buf json = BUF_INIT;
 	if (!content_type) {
 		content_type = "application/json";
-		error_body(&json, status, str_of(http_reason(status)));
+		error_body(&json, status, body.n ? body : str_of(http_reason(status)));
 		body = buf_str(&json);
 	}
 	status_line(c, status, NULL, NULL);

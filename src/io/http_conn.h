@@ -3,6 +3,7 @@
 #define CUBICLE_IO_HTTP_CONN_H
 
 #include "io/http_server.h"
+#include "io/transport.h"
 
 enum {
 	HTTP_SCRATCH = 64 * 1024,
@@ -25,6 +26,7 @@ struct http_conn {
 	bool queued; /* in the server's work list */
 
 	int fd;
+	struct transport *transport; /* NULL: the socket itself */
 	struct loop_fd *w;
 	struct loop_timer *timer;
 	int64_t progress; /* when the socket last took or gave bytes in this request */
@@ -41,6 +43,8 @@ struct http_conn {
 	bool last;        /* close after this answer */
 	bool blocked;     /* the socket took less than it was given: wait for EPOLLOUT */
 	bool shut;        /* our half is closed */
+	bool end_queued;  /* the transport was told to announce that */
+	bool reread;      /* the transport has more to read: in this connection's next turn */
 
 	struct buf in;   /* received, not yet parsed */
 	size_t scanned;  /* bytes of `in` that held no end of a head */
@@ -73,6 +77,8 @@ struct http_conn {
 void http_conn_schedule(struct http_conn *c);
 /* The last call for a request; what belongs to it goes. The phase is CONN_LINGER then. */
 void http_conn_end_request(struct http_conn *c, bool complete);
+/* Takes no more requests; what still comes is thrown away. */
+void http_conn_linger(struct http_conn *c);
 /* HTTP_SCRATCH bytes for one read, shared by all connections. */
 char *http_conn_scratch(const struct http_conn *c);
 /* Queued bytes beyond which the owner is told to wait. */
@@ -100,9 +106,11 @@ void http_conn_on_half_closed(struct http_conn *c);
 
 /* http_answer.c */
 
+/* Bytes of output that the socket has not taken. */
+size_t http_conn_queued(const struct http_conn *c);
 /* Sends what is queued as far as the socket takes it. */
 void http_conn_flush(struct http_conn *c);
-/* Queues an answer to a head or body that did not parse. content_type NULL = our own JSON. */
+/* Queues an answer to a head or body that did not parse. content_type NULL = our own JSON, with the body as message (empty: the status's reason). */
 void http_conn_refuse(struct http_conn *c, int status, const char *content_type, struct str body);
 
 #endif

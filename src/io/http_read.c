@@ -96,13 +96,39 @@ void http_conn_deliver_pending(struct http_conn *c)
 	}
 }
 
-static ssize_t receive(struct http_conn *c, void *p, size_t n)
+/* As recv(2), with -errno. */
+static ssize_t receive_raw(struct http_conn *c, void *p, size_t n)
 {
 	ssize_t r;
+	if (c->transport) {
+		r = c->transport->ops->read(c->transport, p, n);
+		c->blocked |= c->transport->ops->queued(c->transport) > 0;
+		return r;
+	}
 	do {
 		r = recv(c->fd, p, n, MSG_DONTWAIT);
 	} while (r < 0 && errno == EINTR);
-	if (r < 0 && errno != EAGAIN)
+	return r < 0 ? -errno : r;
+}
+
+/* The peer does not speak our protocol: what it gets to hear has left, or is said in plain. Not closed at once, since a RST would overtake that. */
+static void leave_transport(struct http_conn *c, bool plain)
+{
+	c->transport->ops->free(steal_pointer(&c->transport));
+	c->blocked = false;
+	buf_clear(&c->in);
+	buf_clear(&c->out);
+	http_conn_linger(c);
+	if (plain)
+		http_conn_refuse(c, 400, NULL, STR("This port speaks HTTPS: the address begins with https://"));
+}
+
+static ssize_t receive(struct http_conn *c, void *p, size_t n)
+{
+	ssize_t r = receive_raw(c, p, n);
+	if (c->phase == CONN_HEAD && (r == -EPROTO || r == -EPROTONOSUPPORT))
+		leave_transport(c, r == -EPROTONOSUPPORT);
+	else if (r < 0 && r != -EAGAIN)
 		c->broken = true;
 	if (r == 0)
 		c->eof = true;
@@ -167,7 +193,7 @@ void http_conn_on_half_closed(struct http_conn *c)
 	if (c->phase != CONN_REQUEST || http_conn_wants_body(c) || c->raw || c->hangup_told || buf_len(&c->in) || buf_len(&c->held))
 		return;
 	char byte;
-	if (recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
+	if (c->transport ? !c->transport->ops->at_end(c->transport) : recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
 		return;
 	c->hangup_told = true;
 	if (c->answer != ANSWER_DONE && c->req.ops && c->req.ops->hangup)

@@ -16,6 +16,7 @@ enum {
 	ACCEPTS_PER_EVENT = 64,
 };
 #define LINGER_TIME (5 * NS_PER_S)
+#define HANDSHAKE_TIME (15 * NS_PER_S)
 #define ACCEPT_RETRY (100 * NS_PER_MS)
 /* A connection without a whole head for this long makes room for another one when the server is full. */
 #define PATIENCE_WHEN_FULL (1 * NS_PER_S)
@@ -25,6 +26,8 @@ struct listener {
 	struct http_server *server;
 	struct loop_fd *w;
 	int fd;
+	transport_accept_fn *accept; /* NULL: none */
+	void *arg;
 };
 
 struct http_server {
@@ -169,6 +172,11 @@ void http_conn_schedule(struct http_conn *c)
 	}
 }
 
+bool http_conn_is_secure(const struct http_conn *c)
+{
+	return c->transport;
+}
+
 int http_conn_fd(const struct http_conn *c)
 {
 	return c->fd;
@@ -235,10 +243,23 @@ void http_conn_end_request(struct http_conn *c, bool complete)
 		buf_done(&c->out);
 }
 
+/* A last word before the socket is closed; what it does not take at once is lost. */
+static void take_leave(struct http_conn *c)
+{
+	if (c->transport && !c->broken && !c->reset) {
+		c->transport->ops->end(c->transport);
+		http_conn_flush(c);
+	}
+}
+
 static void destroy(struct http_conn *c, bool close_fd)
 {
 	struct http_server *s = c->server;
+	if (c->phase != CONN_REQUEST)
+		take_leave(c); /* else what was cut would look complete */
 	http_conn_end_request(c, false);
+	if (c->transport)
+		c->transport->ops->free(steal_pointer(&c->transport));
 	loop_fd_del(c->w);
 	loop_timer_free(c->timer);
 	if (c->reset)
@@ -345,28 +366,41 @@ static bool parse_head(struct http_conn *c)
 
 /* Settling: what follows from the state, in a loop until nothing does. */
 
-static void linger(struct http_conn *c)
+void http_conn_linger(struct http_conn *c)
 {
 	http_conn_end_request(c, true);
 	end_waiting(c, CONN_LINGER);
 	c->deadline = 0;
 }
 
+/* Closes our half once everything has left. False when that has to wait for the socket. */
+static bool shut_half(struct http_conn *c)
+{
+	if (c->shut)
+		return true;
+	if (c->transport && !c->end_queued) {
+		c->end_queued = true;
+		c->transport->ops->end(c->transport);
+		http_conn_flush(c);
+	}
+	if (http_conn_queued(c))
+		return false;
+	shutdown(c->fd, SHUT_WR);
+	c->shut = true;
+	return true;
+}
+
 /* The answer is with the kernel: what becomes of the connection. True when the phase changed. */
 static bool after_answer(struct http_conn *c)
 {
 	if (c->raw) {
-		if (!c->shut) {
-			shutdown(c->fd, SHUT_WR);
-			c->shut = true;
-		}
-		if (!c->eof || buf_len(&c->in) || buf_len(&c->held))
+		if (!shut_half(c) || !c->eof || buf_len(&c->in) || buf_len(&c->held))
 			return false;
-		linger(c);
+		http_conn_linger(c);
 		return true;
 	}
 	if (c->last) {
-		linger(c);
+		http_conn_linger(c);
 		return true;
 	}
 	if (c->body.done) {
@@ -376,7 +410,7 @@ static bool after_answer(struct http_conn *c)
 		return true;
 	}
 	if (c->drained > HTTP_MAX_DRAIN || c->body.left > HTTP_MAX_DRAIN) {
-		linger(c);
+		http_conn_linger(c);
 		return true;
 	}
 	return false;
@@ -389,14 +423,14 @@ static bool settle_request(struct http_conn *c)
 		return true;
 	if (!c->blocked)
 		http_conn_flush(c);
-	if (c->throttled && buf_len(&c->out) < c->server->config.low_water && c->answer == ANSWER_OPEN && !c->broken) {
+	if (c->throttled && http_conn_queued(c) < c->server->config.low_water && c->answer == ANSWER_OPEN && !c->broken) {
 		c->throttled = false;
 		if (c->req.ops && c->req.ops->writable)
 			c->req.ops->writable(&c->req);
 	}
 	if (c->broken)
 		return true;
-	return c->answer == ANSWER_DONE && !buf_len(&c->out) && after_answer(c);
+	return c->answer == ANSWER_DONE && !http_conn_queued(c) && after_answer(c);
 }
 
 /* False when the connection is gone. */
@@ -405,15 +439,13 @@ static bool settle_linger(struct http_conn *c)
 	if (!c->blocked)
 		http_conn_flush(c);
 	if (c->broken || c->eof || c->hung_up) {
-		if (c->broken || buf_len(&c->out) == 0) {
+		if (c->broken || http_conn_queued(c) == 0) {
 			destroy(c, true);
 			return false;
 		}
 	}
-	if (buf_len(&c->out) == 0 && !c->shut) {
-		shutdown(c->fd, SHUT_WR);
-		c->shut = true;
-	}
+	if (buf_len(&c->out) == 0)
+		shut_half(c);
 	return true;
 }
 
@@ -425,12 +457,15 @@ static void update_deadline(struct http_conn *c)
 		if (!c->deadline)
 			set_deadline(c, now + LINGER_TIME);
 	} else if (c->phase == CONN_HEAD) {
-		/* From the first byte of a head on the deadline stands. */
-		if (!buf_len(&c->in))
+		/* From the beginning of a handshake, and from the first byte of a head, on the deadline stands. */
+		if (c->transport && !c->transport->ops->ready(c->transport)) {
+			if (!c->deadline)
+				set_deadline(c, now + config->handshake_timeout_ns);
+		} else if (!buf_len(&c->in))
 			set_deadline(c, now + config->idle_timeout_ns);
 		else if (!c->deadline || c->deadline > now + config->head_timeout_ns)
 			set_deadline(c, now + config->head_timeout_ns);
-	} else if (!c->raw && (buf_len(&c->out) || http_conn_wants_body(c))) {
+	} else if (!c->raw && (http_conn_queued(c) || http_conn_wants_body(c))) {
 		set_deadline(c, c->progress + config->idle_timeout_ns);
 	} else {
 		c->deadline = 0;
@@ -441,6 +476,8 @@ static void update_interest(struct http_conn *c)
 {
 	uint32_t events = 0;
 	bool reads = !c->eof && (c->phase == CONN_HEAD || c->phase == CONN_LINGER || http_conn_wants_body(c));
+	if (c->transport && c->transport->ops->queued(c->transport) > TRANSPORT_MAX_QUEUED)
+		reads = false;
 	if (reads)
 		events |= EPOLLIN | EPOLLRDHUP;
 	else if (!c->half_closed && !c->eof && !c->hung_up)
@@ -449,6 +486,10 @@ static void update_interest(struct http_conn *c)
 		events &= ~(uint32_t)EPOLLRDHUP;
 	if (c->blocked)
 		events |= EPOLLOUT;
+	if (reads && c->transport && c->transport->ops->pending(c->transport)) {
+		c->reread = true;
+		http_conn_schedule(c);
+	}
 	if (loop_fd_set(c->w, events) < 0) {
 		c->broken = true;
 		http_conn_schedule(c);
@@ -465,6 +506,10 @@ static void settle(struct http_conn *c)
 {
 	if (c->phase == CONN_DEAD)
 		return;
+	if (c->reread && !c->broken) {
+		c->reread = false;
+		http_conn_on_readable(c);
+	}
 	for (bool again = true; again;) {
 		again = false;
 		if (c->detached) {
@@ -481,7 +526,7 @@ static void settle(struct http_conn *c)
 			if (!settle_linger(c))
 				return;
 		} else if (c->server->draining && !buf_len(&c->in)) {
-			linger(c);
+			http_conn_linger(c);
 			again = true;
 		} else {
 			again = parse_head(c);
@@ -514,12 +559,14 @@ static void on_timer(struct loop_timer *t, void *arg)
 	settle(c);
 }
 
-static int conn_new(struct http_server *s, int fd, struct str already_read)
+static int conn_new(struct http_server *s, int fd, const struct listener *l, struct str already_read)
 {
 	struct http_conn *c = calloc(1, sizeof(*c));
 	if (!c)
 		goto fail;
 	*c = (struct http_conn){.server = s, .fd = fd, .next = s->conns};
+	if (l && l->accept && !(c->transport = l->accept(fd, l->arg)))
+		goto fail;
 	c->timer = loop_timer_new(s->loop, on_timer, c);
 	c->w = c->timer ? loop_fd_add(s->loop, fd, EPOLLIN | EPOLLRDHUP, on_event, c) : NULL;
 	if (!c->w || buf_add_str(&c->in, already_read) < 0)
@@ -533,6 +580,8 @@ static int conn_new(struct http_server *s, int fd, struct str already_read)
 	return 0;
 fail:
 	if (c) {
+		if (c->transport)
+			c->transport->ops->free(c->transport);
 		loop_fd_del(c->w);
 		loop_timer_free(c->timer);
 		free(c);
@@ -555,7 +604,7 @@ static void on_acceptable(struct loop_fd *w, uint32_t events, void *arg)
 		if (fd >= 0) {
 			if (full)
 				make_room(s);
-			conn_new(s, fd, STR(""));
+			conn_new(s, fd, l, STR(""));
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -596,6 +645,8 @@ struct http_server *http_server_new(struct loop *l, const struct http_server_con
 		s->config.idle_timeout_ns = 620 * NS_PER_S;
 	if (!s->config.head_timeout_ns)
 		s->config.head_timeout_ns = 30 * NS_PER_S;
+	if (!s->config.handshake_timeout_ns)
+		s->config.handshake_timeout_ns = HANDSHAKE_TIME;
 	if (!s->config.max_connections)
 		s->config.max_connections = 10000;
 	random_text(s->id_prefix, 8, "0123456789abcdefghijklmnopqrstuvwxyz");
@@ -610,11 +661,16 @@ struct http_server *http_server_new(struct loop *l, const struct http_server_con
 
 int http_server_listen(struct http_server *s, int listen_fd)
 {
+	return http_server_listen_with(s, listen_fd, NULL, NULL);
+}
+
+int http_server_listen_with(struct http_server *s, int listen_fd, transport_accept_fn *accept, void *arg)
+{
 	struct listener *l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
 	set_options(listen_fd);
-	*l = (struct listener){.server = s, .fd = listen_fd, .next = s->listeners};
+	*l = (struct listener){.server = s, .fd = listen_fd, .accept = accept, .arg = arg, .next = s->listeners};
 	l->w = loop_fd_add(s->loop, listen_fd, EPOLLIN | EPOLLEXCLUSIVE, on_acceptable, l);
 	if (!l->w) {
 		int r = -errno;
@@ -633,7 +689,7 @@ int http_server_adopt(struct http_server *s, int fd, struct str already_read)
 		return r;
 	}
 	set_options(fd);
-	return conn_new(s, fd, already_read);
+	return conn_new(s, fd, NULL, already_read);
 }
 
 void http_server_drain(struct http_server *s)
@@ -688,7 +744,7 @@ struct str http_hold(struct http_req *r)
 int http_detach(struct http_req *r, struct buf *ret_rest)
 {
 	struct http_conn *c = r->conn;
-	if (!c->on_hold || c->phase != CONN_REQUEST || c->answer != ANSWER_NONE || c->detached || c->broken)
+	if (!c->on_hold || c->phase != CONN_REQUEST || c->answer != ANSWER_NONE || c->detached || c->broken || c->transport)
 		return -EBUSY;
 	struct str rest = str_from(buf_str(&c->head_bytes), r->head_bytes.n);
 	if (buf_len(&c->out) || buf_add_str(ret_rest, rest) < 0)

@@ -15,6 +15,7 @@
 
 #include "io/http.h"
 #include "io/loop.h"
+#include "io/transport.h"
 
 struct http_server;
 struct http_conn;
@@ -52,6 +53,7 @@ struct http_server_config {
 	void (*on_bad_request)(struct buf *body, const char **content_type, int status, void *arg);
 	void *arg;
 	int64_t idle_timeout_ns; /* between requests; 0 = 620 s */
+	int64_t handshake_timeout_ns; /* from accepting to a transport that is ready; 0 = 15 s */
 	int64_t head_timeout_ns; /* from the first byte of a head to its end (slowloris); 0 = 30 s */
 	size_t high_water, low_water; /* bytes of output queued for one connection; 0 = HTTP_HIGH_WATER, HTTP_LOW_WATER */
 	unsigned max_connections; /* accepted at once; beyond, one without a request for a second makes room, or accepting pauses; 0 = 10000 */
@@ -64,6 +66,8 @@ struct http_server_config {
 struct http_server *http_server_new(struct loop *l, const struct http_server_config *config);
 /* Accepts on a listening, non-blocking socket (not owned). Several loops may share one (EPOLLEXCLUSIVE). 0 or -errno. */
 int http_server_listen(struct http_server *s, int listen_fd);
+/* The same with a transport for each accepted connection (io/tls.h). */
+int http_server_listen_with(struct http_server *s, int listen_fd, transport_accept_fn *accept, void *arg);
 /* Takes an already connected socket (owned from here), with bytes that were read from it before. 0 or -errno (closed then). */
 int http_server_adopt(struct http_server *s, int fd, struct str already_read);
 /* A clean end: accepts no more, closes idle connections, and the others after the answer they are at. */
@@ -105,11 +109,13 @@ struct str http_hold(struct http_req *r);
  * Hands the whole connection to the caller: its descriptor (owned from now, blocking mode unchanged: non-blocking) and the bytes read beyond the head
  * are appended to *ret_rest. Only after http_hold(), before any answer, inside on_request() or outside of the server's callbacks. The request is over and its
  * pointer dead (closed is not called); give the connection
- * back with http_server_adopt(). -EBUSY when it cannot be given away any more: then it is answered or closed as ever.
+ * back with http_server_adopt(). -EBUSY when it cannot be given away (any more, or because it has a transport): then it is answered or closed as ever.
  */
 int http_detach(struct http_req *r, struct buf *ret_rest);
 
 /* Peer credentials and address of the connection's socket. */
 int http_conn_fd(const struct http_conn *c);
+/* The connection has a transport: nobody between could read or change it. */
+bool http_conn_is_secure(const struct http_conn *c);
 
 #endif

@@ -40,6 +40,10 @@ enum {
 	F(first_key, 2, STR, hash, 64, REQUIRED)     /* hex SHA-256 of the key */                            \
 	F(first_key, 3, STR, hint, 16, REQUIRED)     /* its first characters, for lists */
 
+/* serve to front: certificates and keys for listen.tls, in a sealed memory file (io/tls.h, tls_server_new). With the request id of a reload_certificates: its answer */
+#define MSG_FIELDS_certificates(F)
+#define MSG_FIELDS_reload_certificates(F) /* front to serve: read the files again. Answered by certificates or error */
+
 /* front to node */
 #define MSG_FIELDS_subscribe(F)
 #define MSG_FIELDS_create(F)                                                                                 \
@@ -158,6 +162,8 @@ enum {
 	M(11, ready, MSG_FROM_CHILD, 0)                                                                      \
 	M(12, first_key, MSG_FROM_SERVE, 0)                                                                  \
 	M(13, stop, MSG_FROM_SERVE, 0)                                                                       \
+	M(14, certificates, MSG_FROM_SERVE, 1)                                                               \
+	M(15, reload_certificates, MSG_FROM_CHILD, 0)                                                        \
 	M(20, subscribe, MSG_FROM_FRONT, 0)                                                                  \
 	M(21, create, MSG_FROM_FRONT, 0)                                                                     \
 	M(22, kill, MSG_FROM_FRONT, 0)                                                                       \

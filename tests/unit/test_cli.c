@@ -143,7 +143,7 @@ static void exports_survive_eval(void **state)
 {
 	static const char evil[] = "a'b\"c$(touch /tmp/cubicle-eval)`id`\\ \n;exit 3 #*";
 	cleanup_buf struct buf text = BUF_INIT, script = BUF_INIT;
-	assert_int_equal(env_exports(&text, str_of(evil), "http://127.0.0.1:3000", "x.test:1", false), 0);
+	assert_int_equal(env_exports(&text, &(struct env){.key = str_of(evil), .url = "http://127.0.0.1:3000", .domain = STR("x.test:1")}, false), 0);
 	buf_addf(&script, "%s\nprintf %%s \"$E2B_API_KEY|$CUBE_PROXY_NODE_IP|$CUBE_PROXY_PORT_HTTP|$E2B_DOMAIN\"", buf_cstr(&text));
 	setenv("CUBICLE_TEST_SCRIPT", buf_cstr(&script), 1);
 	FILE *sh = popen("eval \"$CUBICLE_TEST_SCRIPT\"", "r");
