@@ -78,7 +78,7 @@ static void flags_are_completed_and_options_when_begun(void **state)
 {
 	int asked;
 	assert_string_equal(WORDS(&asked, "sandbox", "kill", "-"), "--all --json --help --config ");
-	assert_string_equal(WORDS(&asked, "serve", "--lis"), "--listen ");
+	assert_string_equal(WORDS(&asked, "serve", "--lis"), "--listen --listen.tls ");
 	assert_string_equal(WORDS(&asked, "serve", "--pool.m"), "--pool.min --pool.max ");
 }
 
