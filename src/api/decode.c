@@ -249,3 +249,21 @@ int decode_timeout(const json_t *body, enum timeout_rule rule, const struct opti
 	*ret = t;
 	return 0;
 }
+
+int decode_query(struct str query, int (*fn)(struct str name, struct str value, void *arg, struct error *err), void *arg, struct error *err)
+{
+	struct str rest = query, raw_name, raw_value;
+	while (url_query_next(&rest, &raw_name, &raw_value)) {
+		cleanup_buf struct buf name = BUF_INIT, value = BUF_INIT;
+		int r = url_decode(&name, raw_name, true);
+		if (r == 0)
+			r = url_decode(&value, raw_value, true);
+		if (r == -EINVAL)
+			return error_set(err, r, 400, "the query holds a broken percent-escape");
+		if (r == 0)
+			r = fn(buf_str(&name), buf_str(&value), arg, err);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}

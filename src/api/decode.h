@@ -29,6 +29,12 @@ int decode_metadata_filter(struct str s, struct buf *ret, struct error *err);
 /* Whether `have` contains every pair of the filter exactly. */
 bool metadata_matches(struct msg_map have, struct msg_map filter);
 
+/*
+ * Calls fn(name, value, arg, err) for each pair of a query, both decoded, until one fails. 0, -ENOMEM, -EINVAL with *err (400) for a broken escape, or what fn
+ * returned. Unknown names are fn's to pass over: newer clients send some.
+ */
+int decode_query(struct str query, int (*fn)(struct str name, struct str value, void *arg, struct error *err), void *arg, struct error *err);
+
 /* Where the next page of a list starts: after this sandbox. */
 struct cursor {
 	int64_t started_at;

@@ -22,6 +22,10 @@ void handle_get(struct api_request *r);
 void handle_list(struct api_request *r);
 void handle_list_v2(struct api_request *r);
 
+/* logs.c */
+void handle_logs(struct api_request *r);
+void handle_logs_v2(struct api_request *r);
+
 /* templates.c */
 void handle_templates(struct api_request *r);
 void handle_template(struct api_request *r);

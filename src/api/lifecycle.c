@@ -20,15 +20,6 @@ static void answer_access(struct api_request *r, int status)
 	api_answer(r, status, &body);
 }
 
-/* The node's refusal; what it does not know (any more) is told in the clients' words. */
-static void fail_call(struct api_request *r, const struct error *err)
-{
-	if (err->status == 404)
-		api_sandbox_not_found(r);
-	else
-		api_fail(r, err);
-}
-
 static void created(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
@@ -87,7 +78,7 @@ static void done_empty(const struct node_answer *a, void *arg)
 	struct api_request *r = arg;
 	r->call = NULL;
 	if (a->err)
-		fail_call(r, a->err);
+		api_fail_call(r, a->err);
 	else
 		api_answer_empty(r);
 }
@@ -97,7 +88,7 @@ static void connected(const struct node_answer *a, void *arg)
 	struct api_request *r = arg;
 	r->call = NULL;
 	if (a->err)
-		fail_call(r, a->err);
+		api_fail_call(r, a->err);
 	else
 		answer_access(r, 200);
 }

@@ -117,16 +117,23 @@ static const struct list_param {
 	{"nextToken", parse_next_token, false, false},
 };
 
-static int parse_pair(struct str name, struct str value, bool v2, unsigned *seen, struct list_query *q, struct error *err)
+struct list_reading {
+	struct list_query *query;
+	bool v2;
+	unsigned seen;
+};
+
+static int parse_pair(struct str name, struct str value, void *arg, struct error *err)
 {
+	struct list_reading *l = arg;
 	for (size_t i = 0; i < ARRAY_SIZE(list_params); i++) {
 		const struct list_param *p = &list_params[i];
-		if (!str_is(name, p->name) || !(v2 || p->v1))
+		if (!str_is(name, p->name) || !(l->v2 || p->v1))
 			continue;
-		if ((*seen >> i & 1) && !p->repeats)
+		if ((l->seen >> i & 1) && !p->repeats)
 			return error_set(err, -EINVAL, 400, "%s is given twice", p->name);
-		*seen |= 1u << i;
-		return p->parse(value, q, err);
+		l->seen |= 1u << i;
+		return p->parse(value, l->query, err);
 	}
 	return 0; /* unknown parameters are newer clients' */
 }
@@ -134,20 +141,10 @@ static int parse_pair(struct str name, struct str value, bool v2, unsigned *seen
 static int parse_list_query(struct str query, bool v2, struct list_query *q, struct error *err)
 {
 	*q = (struct list_query){.limit = PAGE_MAX};
-	struct str rest = query, raw_name, raw_value;
-	unsigned seen = 0;
-	while (url_query_next(&rest, &raw_name, &raw_value)) {
-		cleanup_buf struct buf name = BUF_INIT, value = BUF_INIT;
-		int r = url_decode(&name, raw_name, true);
-		if (r == 0)
-			r = url_decode(&value, raw_value, true);
-		if (r == -EINVAL)
-			return error_set(err, r, 400, "the query holds a broken percent-escape");
-		if (r == 0)
-			r = parse_pair(buf_str(&name), buf_str(&value), v2, &seen, q, err);
-		if (r < 0)
-			return r;
-	}
+	struct list_reading reading = {.query = q, .v2 = v2};
+	int r = decode_query(query, parse_pair, &reading, err);
+	if (r < 0)
+		return r;
 	if (!v2)
 		q->running = true;
 	else if (!q->running && !q->paused)

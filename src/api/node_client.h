@@ -44,6 +44,8 @@ struct node_call *node_kill(struct node_client *nc, const struct msg_kill *m, no
 struct node_call *node_timeout(struct node_client *nc, const struct msg_timeout *m, node_done_fn *done, void *arg, struct error *err);
 /* A connection to a port inside the sandbox. Errors: 502 with code -ECONNREFUSED (nothing listens) or -ETIMEDOUT; 404 no such sandbox. */
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err);
+/* A page of the log of a running sandbox: the answer's body is `log_page`, whose entries are what its init said. */
+struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
 
 /* done() will not be called; what the node does about it goes on, a descriptor that arrives is closed. Takes NULL. Not from within its own done(). */

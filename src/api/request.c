@@ -93,6 +93,14 @@ void api_failf(struct api_request *r, int status, const char *fmt, ...)
 	api_fail(r, &err);
 }
 
+void api_fail_call(struct api_request *r, const struct error *err)
+{
+	if (err->status == 404)
+		api_sandbox_not_found(r);
+	else
+		api_fail(r, err);
+}
+
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err)
 {
 	r->call = call;

@@ -47,6 +47,9 @@ void api_answer_empty(struct api_request *r);
 void api_fail(struct api_request *r, const struct error *err);
 void api_failf(struct api_request *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* The node's refusal; what it does not know (any more) is told in the clients' words. */
+void api_fail_call(struct api_request *r, const struct error *err);
+
 /* Gives a call to the node its request, or fails with *err when there is none. */
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err);
 

@@ -30,8 +30,8 @@ const struct route api_routes[] = {
 	LATER("POST", "/sandboxes/{sandboxID}/rollback", "Takes a sandbox back to a snapshot.")
 	LATER("PUT", "/sandboxes/{sandboxID}/network", "Replaces the egress policy.")
 	LATER("GET", "/sandboxes/{sandboxID}/metrics", "Metrics of a sandbox.")
-	LATER("GET", "/sandboxes/{sandboxID}/logs", "Logs of a sandbox.")
-	LATER("GET", "/v2/sandboxes/{sandboxID}/logs", "Logs of a sandbox, by pages.")
+	R("GET", "/sandboxes/{sandboxID}/logs", 0, handle_logs, "Logs of a running sandbox.")
+	R("GET", "/v2/sandboxes/{sandboxID}/logs", 0, handle_logs_v2, "Logs of a running sandbox: direction, level, search.")
 	LATER("GET", "/sandboxes/{sandboxID}/terminal", "A terminal over a WebSocket.")
 	LATER("GET", "/snapshots", "Lists snapshots.")
 	/* templates */

@@ -41,6 +41,12 @@ static const struct flag list_flags[] = {
 	{0},
 };
 
+static const struct flag logs_flags[] = {
+	{"follow", 'f', FLAG_SWITCH, NULL, "Go on until the sandbox ends.", 0, 0},
+	{"level", 0, FLAG_TEXT, "LEVEL", "Only this or worse: debug, info, warn, error.", 0, 0},
+	{0},
+};
+
 static const struct flag kill_flags[] = {
 	{"all", 0, FLAG_SWITCH, NULL, "Every sandbox.", 0, 0},
 	{0},
@@ -76,6 +82,8 @@ const struct command commands[] = {
 		"Standard input, output and error are the command's. Ctrl-C sends it SIGTERM, a second one SIGKILL.", exec_flags, 1, 1, REST_REQUIRED,
 		EXIT_CUBICLE, cmd_sandbox_exec},
 	{"sandbox shell", "SANDBOX", "Open a login shell in a sandbox.", NULL, shell_flags, 1, 1, REST_NONE, EXIT_CUBICLE, cmd_sandbox_shell},
+	{"sandbox logs", "SANDBOX", "Show what happened in a sandbox: commands, and what its services write.",
+		"With --json a line for each entry. The newest 256 KiB are kept, as long as the sandbox lives.", logs_flags, 1, 1, REST_NONE, 0, cmd_sandbox_logs},
 	{"sandbox kill", "SANDBOX...", "End sandboxes: every process is dead when this returns.", NULL, kill_flags, 0, CLI_MAX_WORDS, REST_NONE, 0,
 		cmd_sandbox_kill},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},

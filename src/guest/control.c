@@ -3,13 +3,17 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "guest/logs.h"
 #include "io/chan.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
-enum { MAX_NODES = 4 };
+enum {
+	MAX_NODES = 4,
+	LOG_PAGE = 57344, /* of `log_page` */
+};
 
 /* Root inside may kill spawners as fast as it likes; each new one costs node an attach. */
 #define FORK_INTERVAL (250 * NS_PER_MS)
@@ -25,6 +29,7 @@ struct node {
 struct control {
 	struct loop *loop;
 	struct guest_identity *identity;
+	const struct logs *logs;
 	int listen_fd;
 	struct loop_fd *watch;
 	struct node *nodes; /* the newest first */
@@ -146,6 +151,21 @@ static void on_hello(struct node *n, const struct chan_message *m)
 	chan_send(n->chan, MSG_ID_init_state, &s, m->header.request, NULL, 0, NULL);
 }
 
+static void on_log_read(struct node *n, const struct chan_message *m)
+{
+	cleanup_buf struct buf entries = BUF_INIT;
+	uint64_t next;
+	struct error err = {0};
+	int r = logs_read(n->control->logs, m->body->log_read.after, m->body->log_read.since, LOG_PAGE, &entries, &next);
+	if (r >= 0) {
+		struct msg_log_page page = {.entries = buf_str(&entries), .next = next, .more = r > 0};
+		chan_send(n->chan, MSG_ID_log_page, &page, m->header.request, NULL, 0, NULL);
+		return;
+	}
+	error_errno(&err, r, "log");
+	chan_send_error(n->chan, m->header.request, &err);
+}
+
 static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 {
 	struct node *n = arg;
@@ -158,6 +178,9 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 		break;
 	case MSG_ID_attached:
 		on_attached(n->control);
+		break;
+	case MSG_ID_log_read:
+		on_log_read(n, m);
 		break;
 	case MSG_ID_ping:
 		chan_send(chan, MSG_ID_pong, &(struct msg_pong){0}, m->header.request, NULL, 0, NULL);
@@ -221,14 +244,14 @@ static void on_connection(struct loop_fd *w, uint32_t events, void *arg)
 		control_adopt(c, fd);
 }
 
-struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id)
+struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, const struct logs *logs)
 {
 	struct control *c = malloc(sizeof(*c));
 	if (!c || fd_set_nonblock(listen_fd, true) < 0) {
 		free(c);
 		return NULL;
 	}
-	*c = (struct control){.loop = l, .identity = id, .listen_fd = listen_fd, .pending = -1};
+	*c = (struct control){.loop = l, .identity = id, .logs = logs, .listen_fd = listen_fd, .pending = -1};
 	c->retry = loop_timer_new(l, on_retry, c);
 	c->watch = c->retry ? loop_fd_add(l, listen_fd, EPOLLIN, on_connection, c) : NULL;
 	if (c->watch)

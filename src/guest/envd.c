@@ -191,12 +191,12 @@ static int watch_children(struct envd *e)
 }
 
 int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id,
-	const struct guest_cgroup *g)
+	const struct guest_cgroup *g, struct logs *logs)
 {
 	/* Freed memory goes back to the machine at once: an idle sandbox should hold little. */
 	mallopt(M_MMAP_THRESHOLD, 64 * 1024);
 	mallopt(M_TRIM_THRESHOLD, 128 * 1024);
-	*e = (struct envd){.loop = l, .spawner = s, .identity = id, .cgroup = g, .signals = -1};
+	*e = (struct envd){.loop = l, .spawner = s, .identity = id, .cgroup = g, .logs = logs, .signals = -1};
 	e->pts = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	e->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	e->null = open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK);

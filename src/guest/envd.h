@@ -12,6 +12,7 @@
 
 struct processes;
 struct file_workers;
+struct logs;
 
 enum {
 	ENVD_PORT = 49983,
@@ -30,6 +31,7 @@ struct envd {
 	struct spawner *spawner;
 	struct processes *processes;
 	struct file_workers *files;
+	struct logs *logs; /* what happened, for node to read */
 	const struct guest_identity *identity; /* the current one */
 	const struct guest_cgroup *cgroup;
 	struct metrics_sample sample;
@@ -41,8 +43,9 @@ struct envd {
 	struct loop_fd *signals_watch;
 };
 
-/* Everything but the listeners. The spawner, the identity and the cgroup are the caller's. 0 or -errno. SIGCHLD must be blocked. */
-int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id, const struct guest_cgroup *g);
+/* Everything but the listeners. The spawner, the identity, the cgroup and the log (NULL = none is kept) are the caller's. 0 or -errno. SIGCHLD must be blocked. */
+int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct guest_identity *id, const struct guest_cgroup *g,
+	struct logs *logs);
 /* Listens on 127.0.0.1 and, where there is IPv6, ::1. 0 or -errno. */
 int envd_listen(struct envd *e, uint16_t port);
 void envd_done(struct envd *e);

@@ -9,6 +9,7 @@
 #include "guest/cgroup.h"
 #include "guest/control.h"
 #include "guest/envd.h"
+#include "guest/logs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@ struct init {
 	struct guest_cgroup cgroup;
 	struct control *control;
 	struct spawner *spawner;
+	struct logs *logs;
 	struct envd envd;
 };
 
@@ -132,15 +134,17 @@ int main(int argc, char **argv)
 	struct loop *l = loop_new();
 	if (!l)
 		die("loop", errno);
+	init.logs = logs_new();
 	init.spawner = spawner_new(l, &spawner_ops, &init);
-	init.control = control_new(l, (int)listen_fd, &init.identity);
-	if (!init.spawner || !init.control)
+	init.control = control_new(l, (int)listen_fd, &init.identity, init.logs);
+	if (!init.logs || !init.spawner || !init.control)
 		die("control", ENOMEM);
 	if ((r = control_adopt(init.control, conn)) < 0 || (r = spawner_set(init.spawner, spawner)) < 0)
 		die("control", r);
-	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup)) < 0 ||
+	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup, init.logs)) < 0 ||
 		(r = envd_listen(&init.envd, ENVD_PORT)) < 0)
 		die("envd", r);
+	logs_add(init.logs, LOG_INFO, "sandbox", STR("started"), NULL);
 	control_tell_claimed(init.control, init.identity.claim_request);
 	r = loop_run(l);
 	die("loop", r);

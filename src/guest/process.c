@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "guest/logs.h"
 #include "guest/tree.h"
 
 #include <errno.h>
@@ -55,6 +56,7 @@ static void process_free(struct process *p)
 		map_del(&all->by_pid, MAP_KEY(p->pid));
 	close_all(p);
 	free(p->tag);
+	free(p->title);
 	free(p);
 }
 
@@ -125,6 +127,26 @@ struct process *process_by_tag(struct processes *all, struct str tag, bool ended
 	return NULL;
 }
 
+/* The log */
+
+static void log_start(struct process *p)
+{
+	char pid[16];
+	snprintf(pid, sizeof(pid), "%d", p->pid);
+	cleanup_free char *title = steal_pointer(&p->title);
+	const struct log_field fields[] = {{"pid", str_of(pid)}, {"command", str_of(title ? title : "")}, {0}};
+	logs_add(p->all->envd->logs, LOG_INFO, "process", STR("started"), fields);
+}
+
+static void log_end(const struct process *p)
+{
+	char pid[16], status[PROCESS_STATUS_SIZE];
+	snprintf(pid, sizeof(pid), "%d", p->pid);
+	process_status_text(p, status);
+	const struct log_field fields[] = {{"pid", str_of(pid)}, {"status", str_of(status)}, {0}};
+	logs_add(p->all->envd->logs, p->exit.oom ? LOG_ERROR : LOG_INFO, "process", STR("ended"), fields);
+}
+
 /* The end */
 
 static void answer_kills(struct process *p)
@@ -151,6 +173,7 @@ void process_check_end(struct process *p)
 	cleanup_buf struct buf out = BUF_INIT;
 	process_end_event(p, &out);
 	process_end_watchers(p, buf_str(&out));
+	log_end(p);
 	p->state = PROCESS_ENDED;
 	close_all(p);
 	p->ended_at = clock_boottime();
@@ -347,6 +370,7 @@ static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 	offer_to_oom_killer(p);
 	process_start_event(p, &out);
 	process_send(p, buf_str(&out));
+	log_start(p);
 	/* Its deadline passed while it was being started. */
 	if (p->impatient)
 		kill_group(p, SIGKILL);
@@ -402,6 +426,17 @@ static int open_pipes(struct process *p, const struct process_request *q, int fd
 	return r < 0 ? r : 3;
 }
 
+/* The words with blanks between them, for the log. NULL without memory. */
+static char *command_line(const struct process_request *q)
+{
+	struct str words = str_n(buf_str(&q->body).p + q->args_at, MIN(q->args_end - q->args_at, (size_t)LOGS_MAX_TEXT));
+	char *text = str_dup(words);
+	for (size_t i = 0; text && i < words.n; i++)
+		if (!text[i])
+			text[i] = i + 1 < words.n ? ' ' : '\0';
+	return text;
+}
+
 static struct process *process_new(struct processes *all, struct process_request *q)
 {
 	struct process *p = malloc(sizeof(*p));
@@ -410,8 +445,10 @@ static struct process *process_new(struct processes *all, struct process_request
 	*p = (struct process){.all = all, .in = -1, .terminal = -1, .timeout_ns = q->timeout_ns};
 	p->tag = q->tag.n ? str_dup(q->tag) : NULL;
 	p->config = str_dup(q->config);
+	p->title = command_line(q);
 	if (!p->config || (q->tag.n && !p->tag) || !envd_hold(all->envd, q->config.n)) {
 		free(p->tag);
+		free(p->title);
 		free(p->config);
 		free(p);
 		return NULL;

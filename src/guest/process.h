@@ -68,6 +68,7 @@ struct process {
 	struct spawn *spawn; /* while starting */
 	pid_t pid;           /* 0 until known */
 	char *tag;           /* NULL = none */
+	char *title;         /* the command line, for the log, until it has started; NULL = no memory */
 	char *config;        /* JSON of the request's config, for List; NULL once ended */
 	size_t held;         /* of config, in envd->held */
 	struct output outputs[2];
@@ -102,6 +103,7 @@ struct processes {
 struct process_request {
 	struct spawn_head head;
 	struct buf body;
+	size_t args_at, args_end; /* of the command line in the body, its words ended by NUL */
 	struct str tag, config;
 	bool has_stdin, pty;
 	uint16_t cols, rows;
@@ -158,6 +160,9 @@ void process_send(struct process *p, struct str envelope);
 /* Appends the envelope of the event. */
 void process_start_event(const struct process *p, struct buf *to);
 void process_end_event(const struct process *p, struct buf *to);
+/* "exit status 3", "signal: killed (core dumped)". Returns to. */
+enum { PROCESS_STATUS_SIZE = 96 };
+const char *process_status_text(const struct process *p, char to[PROCESS_STATUS_SIZE]);
 /* The last event, and the end of all streams. */
 void process_end_watchers(struct process *p, struct str event);
 

@@ -183,7 +183,9 @@ static int build_request(struct rpc *c, const json_t *process, struct process_re
 	add_string(&q->body, c->user[0] ? str_of(c->user) : str_of(id->user ? id->user : "root"));
 	add_string(&q->body, cwd);
 	add_string(&q->body, str_of(id->workdir));
+	q->args_at = buf_len(&q->body);
 	int r = add_args(q, config, cmd, args, err);
+	q->args_end = buf_len(&q->body);
 	if (r == 0)
 		r = add_envs(c->envd, q, config, envs, err);
 	if (r == 0 && cwd.n) {

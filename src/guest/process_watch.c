@@ -151,18 +151,24 @@ static const char *signal_text(int sig, char *to, size_t size)
 	return to;
 }
 
+const char *process_status_text(const struct process *p, char to[PROCESS_STATUS_SIZE])
+{
+	char number[32];
+	if (p->exit.code == CLD_EXITED)
+		snprintf(to, PROCESS_STATUS_SIZE, "exit status %d", p->exit.status);
+	else
+		snprintf(to, PROCESS_STATUS_SIZE, "signal: %s%s", signal_text(p->exit.status, number, sizeof(number)),
+			p->exit.code == CLD_DUMPED ? " (core dumped)" : "");
+	return to;
+}
+
 void process_end_event(const struct process *p, struct buf *to)
 {
 	const struct exit_info *x = &p->exit;
 	bool exited = x->code == CLD_EXITED;
 	uint64_t limit;
-	char number[32], status[96], why[128] = "", text[480], error[240] = "";
-	if (exited)
-		snprintf(status, sizeof(status), "exit status %d", x->status);
-	else
-		snprintf(status, sizeof(status), "signal: %s%s",
-			signal_text(x->status, number, sizeof(number)),
-			x->code == CLD_DUMPED ? " (core dumped)" : "");
+	char status[PROCESS_STATUS_SIZE], why[128] = "", text[480], error[240] = "";
+	process_status_text(p, status);
 	if (x->oom && guest_cgroup_limit(p->all->envd->cgroup, &limit))
 		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)",
 			(unsigned long long)(limit >> 20));

@@ -70,6 +70,10 @@ enum {
 	F(open, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(open, 2, U64, port, 0, REQUIRED)
 #define MSG_FIELDS_reload_templates(F)
+#define MSG_FIELDS_logs(F)                                                                                   \
+	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
+	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
+	F(logs, 3, I64, since, 0, REQUIRED)          /* ns, CLOCK_REALTIME: only entries of then or later */
 
 /* node to front */
 #define MSG_FIELDS_sandbox(F)                                                                                \
@@ -151,6 +155,15 @@ enum {
 	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */                                  \
 	F(claim, 16, LIST, services, 4096, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
+/* node: what happened? (guest/logs.h) */
+#define MSG_FIELDS_log_read(F)                                                                               \
+	F(log_read, 1, U64, after, 0, REQUIRED)                                                              \
+	F(log_read, 2, I64, since, 0, REQUIRED)
+/* init, and node to front as init said it: hostile bytes */
+#define MSG_FIELDS_log_page(F)                                                                               \
+	F(log_page, 1, STR, entries, 57344, REQUIRED) /* lines of JSON */                                    \
+	F(log_page, 2, U64, next, 0, REQUIRED)       /* `after` of the next page */                          \
+	F(log_page, 3, BOOL, more, 0, REQUIRED)
 #define MSG_FIELDS_ping(F)
 #define MSG_FIELDS_pong(F)
 
@@ -170,6 +183,7 @@ enum {
 	M(23, timeout, MSG_FROM_FRONT, 0)                                                                    \
 	M(24, open, MSG_FROM_FRONT, 0)                                                                       \
 	M(25, reload_templates, MSG_FROM_FRONT, 0)                                                           \
+	M(26, logs, MSG_FROM_FRONT, 0)                                                                       \
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
@@ -181,12 +195,14 @@ enum {
 	M(81, attached, MSG_TO_INIT, 0)                                                                      \
 	M(82, ping, MSG_TO_INIT, 0)                                                                          \
 	M(83, enter, MSG_TO_INIT, 0)                                                                          \
+	M(84, log_read, MSG_TO_INIT, 0)                                                                      \
 	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
 	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
 	M(92, parked, MSG_FROM_INIT, 0)                                                                      \
 	M(93, claimed, MSG_FROM_INIT, 0)                                                                     \
 	M(94, pong, MSG_FROM_INIT, 0)                                                                        \
-	M(95, entered, MSG_FROM_INIT, 0)
+	M(95, entered, MSG_FROM_INIT, 0)                                                                     \
+	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)
 
 enum timeout_mode {
 	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */

@@ -113,6 +113,34 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 	request_fail(r, &err);
 }
 
+/* The log of a sandbox */
+
+static void log_read(const struct msg_log_page *m, void *arg)
+{
+	struct request *r = arg;
+	struct error err = {0};
+	if (m) {
+		request_answer(r, MSG_ID_log_page, m, -1);
+		return;
+	}
+	error_set(&err, -ENOENT, 404, "the sandbox was not found");
+	request_fail(r, &err);
+}
+
+static void node_log(struct node *n, struct request *r, const struct msg_logs *m)
+{
+	struct error err = {0};
+	struct live *l = live_find(n, m->sandbox);
+	int e = l && l->s.state == SANDBOX_RUNNING ? box_log(l->box, m->after, m->since, log_read, r) : -ENOENT;
+	if (e == 0)
+		return;
+	if (e == -ENOENT || e == -EAGAIN)
+		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
+	else
+		error_set(&err, e, 503, "logs of sandbox %.*s: %s", STR_FMT(m->sandbox), strerror(-e));
+	request_fail(r, &err);
+}
+
 /* Channels */
 
 static void reload_templates(struct node *n, struct request *r)
@@ -146,6 +174,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_timeout(n, r, &m->body->timeout);
 	else if (m->header.type == MSG_ID_open)
 		node_open(n, r, &m->body->open);
+	else if (m->header.type == MSG_ID_logs)
+		node_log(n, r, &m->body->logs);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
 	else

@@ -113,6 +113,10 @@ int box_brake(struct box *b, uint64_t bytes);
 void box_sync(struct box *b);
 /* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
+/* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */
+typedef void box_log_fn(const struct msg_log_page *m, void *arg);
+/* done() follows unless this fails: -EAGAIN when it does not run, -EBUSY when too many wait already, or -errno. */
+int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg);
 const char *box_launch(const struct box *b); /* "warm" or "cold" */
 
 #endif

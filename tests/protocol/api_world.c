@@ -208,6 +208,10 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		kill_sandbox(w, &m->body->kill, request);
 	} else if (m->header.type == MSG_ID_timeout) {
 		set_timeout(w, &m->body->timeout, request);
+	} else if (m->header.type == MSG_ID_logs) {
+		struct msg_log_page page = {.entries = str_of(w->log ? w->log : ""), .next = m->body->logs.after + 1, .more = w->log_endless};
+		w->log_reads++;
+		chan_send(c, MSG_ID_log_page, &page, request, NULL, 0, NULL);
 	} else if (m->header.type == MSG_ID_reload_templates) {
 		w->reloads++;
 		chan_send(c, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);

@@ -36,6 +36,9 @@ struct world {
 	struct fake_sandbox sandboxes[WORLD_SANDBOXES];
 	size_t n_sandboxes;
 	uint64_t sequence;
+	const char *log;      /* what the node answers to each question for a log; NULL = nothing */
+	bool log_endless;     /* and says that there is more */
+	unsigned log_reads;   /* such questions */
 	struct error refuse;  /* the next call is refused with it */
 	bool silent;          /* the next call gets no answer */
 	bool answer_first;    /* the answer leaves before the event */

@@ -104,7 +104,7 @@ int main(int argc, char **argv)
 	h.loop = loop_new();
 	h.spawner = h.loop ? spawner_new(h.loop, &ops, &h) : NULL;
 	if (!h.spawner || spawner_set(h.spawner, spawner) < 0 ||
-		envd_init(&h.envd, h.loop, h.spawner, &h.identity, &h.cgroup) < 0)
+		envd_init(&h.envd, h.loop, h.spawner, &h.identity, &h.cgroup, NULL) < 0)
 		return 1;
 	int r = envd_listen(&h.envd, (uint16_t)port);
 	if (r < 0) {

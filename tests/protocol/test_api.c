@@ -145,8 +145,13 @@ static void every_route_answers_with_its_status(void **state)
 		{"PUT", "/sandboxes/{}/network", "{}", 501, "network"},
 		{"PUT", "/sandboxes/inope/network", "{}", 404, "not found"},
 		{"GET", "/sandboxes/{}/metrics", NULL, 501, "metrics"},
-		{"GET", "/sandboxes/{}/logs", NULL, 501, "logs"},
-		{"GET", "/v2/sandboxes/{}/logs", NULL, 501, "logs"},
+		{"GET", "/sandboxes/{}/logs", NULL, 200, NULL},
+		{"GET", "/sandboxes/{}/logs?start=1790000000000&limit=10&unknown=1", NULL, 200, NULL},
+		{"GET", "/sandboxes/{}/logs?limit=1001", NULL, 400, "limit"},
+		{"GET", "/sandboxes/inope/logs", NULL, 404, "not found"},
+		{"GET", "/v2/sandboxes/{}/logs?cursor=1790000000000&direction=forward&level=warn&search=x", NULL, 200, NULL},
+		{"GET", "/v2/sandboxes/{}/logs?direction=up", NULL, 400, "direction"},
+		{"GET", "/v2/sandboxes/inope/logs", NULL, 404, "not found"},
 		{"GET", "/sandboxes/metrics?sandbox_ids=a", NULL, 501, "metrics"},
 		{"GET", "/snapshots", NULL, 501, "snapshots"},
 		{"GET", "/sandboxes", NULL, 200, NULL},
@@ -706,6 +711,32 @@ static void errors_of_the_node_reach_the_client(void **state)
 	assert_null(strstr(reply_text(&r, "message"), "template"));
 }
 
+static void logs_of_a_hostile_init_are_sorted_out(void **state)
+{
+#define ENTRY(t, level, fields) "{\"n\":1,\"t\":" t ",\"level\":\"" level "\",\"logger\":\"process\",\"message\":\"said\",\"fields\":" fields "}\n"
+	char target[128];
+	snprintf(target, sizeof(target), "/sandboxes/%s/logs", make(NULL));
+	world->log = "nonsense\n{}\n[]\n\n" ENTRY("1", "loud", "{}") ENTRY("-1", "info", "{}") ENTRY("\"1\"", "info", "{}") ENTRY("1", "info", "[]") ENTRY("1", "info", "{\"a\":{}}")
+		ENTRY("1000000", "info", "{\"command\":\"good\"}") ENTRY("2", "info", "{}") "{\"cut";
+	{
+		cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
+		assert_int_equal(r.status, 200);
+		assert_int_equal(json_array_size(json_object_get(r.json, "logs")), 2);
+		const json_t *first = json_array_get(json_object_get(r.json, "logEntries"), 0);
+		assert_string_equal(json_string_value(json_object_get(json_object_get(first, "fields"), "command")), "good");
+		assert_string_equal(json_string_value(json_object_get(first, "timestamp")), "1970-01-01T00:00:00.001000Z");
+	}
+	/* One that never comes to an end is not read for ever. */
+	world->log = ENTRY("3", "info", "{}");
+	world->log_endless = true;
+	world->log_reads = 0;
+	cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
+	assert_int_equal(r.status, 200);
+	assert_in_range(world->log_reads, 2, 64);
+	assert_int_equal(json_array_size(json_object_get(r.json, "logs")), world->log_reads);
+#undef ENTRY
+}
+
 static void without_its_node_the_front_reads_on(void **state)
 {
 	const char *id = make(NULL);
@@ -879,6 +910,7 @@ int main(void)
 		T(templates_are_shown),
 		T(browsers_may_ask),
 		T(errors_of_the_node_reach_the_client),
+		T(logs_of_a_hostile_init_are_sorted_out),
 		T(without_its_node_the_front_reads_on),
 		T(a_waiting_request_ends_with_its_node),
 		T(a_node_that_does_not_answer_is_504),

@@ -1,6 +1,7 @@
 #include "unit.h"
 #include "base/cleanup.h"
 #include "guest/control.h"
+#include "guest/logs.h"
 #include "io/chan.h"
 
 #include <errno.h>
@@ -22,6 +23,7 @@ struct world {
 	struct loop *loop;
 	struct guest_identity identity;
 	struct control *control;
+	struct logs *logs;
 	struct sockaddr_un address;
 	socklen_t address_size;
 	char storage[MSG_MAX];
@@ -40,7 +42,8 @@ static int set_up(void **state)
 	w.address_size = sizeof(w.address);
 	getsockname(fd, (struct sockaddr *)&w.address, &w.address_size);
 	assert_int_equal(listen(fd, 4), 0);
-	w.control = control_new(w.loop, fd, &w.identity);
+	w.logs = logs_new();
+	w.control = control_new(w.loop, fd, &w.identity, w.logs);
 	assert_non_null(w.control);
 	*state = &w;
 	return 0;
@@ -50,6 +53,7 @@ static int tear_down(void **state)
 {
 	struct world *w = *state;
 	control_free(w->control);
+	logs_free(w->logs);
 	loop_free(w->loop);
 	free(w->identity.sandbox);
 	free(w->identity.template);

@@ -1,5 +1,6 @@
 #include "sandbox/namespace/impl.h"
 #include "sandbox/namespace/handle.h"
+#include "sandbox/namespace/log_reads.h"
 #include "sandbox/space.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -50,6 +51,7 @@ struct box {
 	bool has_number;
 	struct order order;
 	struct chan *chan;
+	struct log_reads log_reads;
 	struct loop_fd *watch;
 	struct loop_timer *timer;
 	struct slow_job *slow; /* at most one trim or sync at a time */
@@ -146,6 +148,7 @@ static void stop_watching(struct box *b)
 {
 	loop_fd_del(b->watch);
 	chan_free(b->chan);
+	log_reads_fail(&b->log_reads);
 	loop_timer_free(b->timer);
 	b->watch = NULL;
 	b->chan = NULL;
@@ -419,6 +422,10 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		refuse_start(b, m->body->error.message);
 	else if (m->header.type == MSG_ID_spawner && b->state == BOX_RUNNING)
 		attach_spawner(b, m->sender);
+	else if (m->header.type == MSG_ID_log_page)
+		log_reads_answer(&b->log_reads, m->header.request, &m->body->log_page);
+	else if (m->header.type == MSG_ID_error && b->state == BOX_RUNNING)
+		log_reads_answer(&b->log_reads, m->header.request, NULL);
 	else
 		log_write(LOG_DEBUG, &i, "cubicle-init sent a message out of order");
 }
@@ -428,6 +435,7 @@ static void on_closed(struct chan *c, const struct error *err, void *arg)
 	struct box *b = arg;
 	struct log_ids i = ids(b);
 	b->chan = NULL;
+	log_reads_fail(&b->log_reads);
 	/* The end of the process is what counts, and the pidfd tells it. A process that closes the channel and lives on is the sandbox's own loss. */
 	log_write(LOG_DEBUG, &i, "control channel closed: %s", err ? err->message : "");
 	if (!b->watch)
@@ -823,6 +831,11 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 	if (b->state != BOX_RUNNING)
 		return -EAGAIN;
 	return opener_connect(b->backend->opener, b->slot->net.netns, b->slot->net.guest_address, port, done, arg);
+}
+
+int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg)
+{
+	return b->state == BOX_RUNNING && b->chan ? log_reads_ask(&b->log_reads, b->chan, after, since, done, arg) : -EAGAIN;
 }
 
 const char *box_launch(const struct box *b)
