@@ -166,7 +166,13 @@ static int parse_network(const json_t *body, struct create_args *a, struct error
 	r = field_array(network, "httpsPorts", NULL, &j, err);
 	if (r < 0)
 		return error_wrap(err, r, "network");
-	return r > 0 && json_array_size(j) ? not_served(err, "network.httpsPorts") : 0;
+	if (r > 0 && json_array_size(j))
+		return not_served(err, "network.httpsPorts");
+	/* Empty means "none may be reached", so that is not the same as absent. */
+	r = field_array(network, "dnsServers", NULL, &j, err);
+	if (r < 0)
+		return error_wrap(err, r, "network");
+	return r > 0 ? not_served(err, "network.dnsServers") : 0;
 }
 
 static int check_tokens(const json_t *body, struct error *err)

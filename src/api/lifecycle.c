@@ -39,6 +39,10 @@ static void create(struct api_request *r, bool v2)
 {
 	cleanup_create_args struct create_args args = {0};
 	struct error err = {0};
+	if (http_find(r->http->head, "idempotency-key")) {
+		api_failf(r, 501, "Idempotency-Key is not implemented by this server");
+		return;
+	}
 	if (create_parse(r->body, v2, r->api->config.options, &args, &err) < 0) {
 		api_fail(r, &err);
 		return;

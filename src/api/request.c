@@ -63,10 +63,13 @@ void api_answer_empty(struct api_request *r)
 	respond(r, 204, NULL, STR(""), "");
 }
 
-static void add_retry_after(struct api_request *r, const struct error *err)
+static void add_retry_advice(struct api_request *r, const struct error *err)
 {
 	if (err->status == 429 || err->status == 503)
 		buf_addf(&r->headers, "Retry-After: %d\r\n", err->retry_after > 0 ? err->retry_after : 1);
+	/* What was asked for may still happen; newer clients would ask again, and have two sandboxes. */
+	if (err->status == 504)
+		buf_add_c(&r->headers, "Should-Retry: false\r\n");
 }
 
 void api_fail(struct api_request *r, const struct error *err)
@@ -78,7 +81,7 @@ void api_fail(struct api_request *r, const struct error *err)
 	out_int(&o, "code", status);
 	out_str(&o, "message", err->message[0] ? str_of(err->message) : str_of(http_reason(status)));
 	out_close(&o, '}');
-	add_retry_after(r, err);
+	add_retry_advice(r, err);
 	respond(r, status, "application/json", body.failed ? STR("{\"code\":503,\"message\":\"out of memory\"}") : buf_str(&body),
 		err->message);
 }
@@ -288,7 +291,7 @@ static void choose_id(struct api_request *r)
 static void add_cors(struct api_request *r)
 {
 	buf_add_c(&r->headers, "Access-Control-Allow-Origin: *\r\n"
-		"Access-Control-Expose-Headers: X-Next-Token, X-Total-Running, X-Request-Id, Retry-After\r\n");
+		"Access-Control-Expose-Headers: X-Next-Token, X-Total-Running, X-Request-Id, Retry-After, Should-Retry\r\n");
 }
 
 static void preflight(struct api_request *r)

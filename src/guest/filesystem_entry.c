@@ -102,6 +102,8 @@ int entry_add(struct buf *to, const struct user_names *names, int dirfd, const c
 			resolved = realpath(c_path, NULL);
 		buf_add_c(to, ",\"symlinkTarget\":");
 		json_quote(to, resolved ? str_of(resolved) : path);
+		/* `type` is the target's: newer clients tell a link by this. */
+		buf_add_c(to, ",\"isSymlink\":true");
 	}
 	buf_add_c(to, "}");
 	*ret_directory = S_ISDIR(st.st_mode);

@@ -153,7 +153,9 @@ static void links_tell_their_target(void **state)
 	assert_text(e, "symlinkTarget", "/work/target");
 	assert_text(e, "size", "4");
 	assert_text(e, "path", "/work/link2");
+	assert_true(json_is_true(json_object_get(e, "isSymlink")));
 	assert_int_equal(json_integer_value(json_object_get(e, "mode")), 0600);
+	assert_null(json_object_get(entry_of("/work/target"), "isSymlink"));
 	assert_text(entry_of("/work/todir"), "type", "FILE_TYPE_DIRECTORY");
 	for (int i = 0; i < 2; i++) {
 		const char *path = i ? "/work/loop" : "/work/broken";

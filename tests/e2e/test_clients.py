@@ -1,0 +1,63 @@
+"""Every call of tests/e2e/matrix/calls.py through every published client and version that has it (cases.md 47, 14)."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from matrix.calls import REFUSED, names
+from matrix.clients import CLIENTS
+from matrix.page import PAGE, render, split
+from server import BUILD
+
+RESULTS = BUILD / "clients.jsonl"
+
+
+def drive(client, server):
+    """What the client found: {call: (result, detail)}."""
+    cwd = client.environment if client.kind == "js" else None
+    r = subprocess.run(client.command(names(client.suite)), cwd=cwd, env={**os.environ, **server.env()}, capture_output=True, text=True, timeout=600)
+    found = {}
+    for line in r.stdout.splitlines():
+        entry = json.loads(line)
+        found[entry["call"]] = entry["result"], entry["detail"]
+    assert r.returncode == 0, f"{found}\n{r.stderr[-4000:]}"
+    return found
+
+
+def complaint(call, result, detail):
+    """What is wrong with this result, or None."""
+    if result == "failed":
+        return f"{call}: {detail}"
+    if result == "refused" and not re.search(REFUSED.get(call, "(?!)"), detail, re.S):
+        return f"{call}: refused, and not as the table says: {detail}"
+    if result == "ok" and call in REFUSED:
+        return f"{call}: works, but the table says that it is refused"
+    return None
+
+
+@pytest.fixture(scope="session")
+def found():
+    """{client: {call: result}} of this run, also written as JSON lines for scripts/compatibility."""
+    everything = {}
+    yield everything
+    with open(RESULTS, "w") as f:
+        for client, results in everything.items():
+            for call, result in results.items():
+                f.write(json.dumps({"client": client, "call": call, "result": result}) + "\n")
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda c: c.id)
+def test_client(server, found, client):
+    results = drive(client, server)
+    found[client.id] = {call: result for call, (result, _) in results.items()}
+    assert list(results) == names(client.suite)
+    assert not [c for call, (result, detail) in results.items() if (c := complaint(call, result, detail))]
+
+
+def test_the_page_says_what_this_run_found(found):
+    if any(c.id not in found or "failed" in found[c.id].values() for c in CLIENTS):
+        pytest.skip("not every client was run to its end")
+    assert split(PAGE.read_text())[1] == render(found), f"docs/compatibility.md is not what this run found: scripts/compatibility {RESULTS}"
