@@ -53,9 +53,8 @@ static const struct flag kill_flags[] = {
 };
 
 static const struct flag make_default_flags[] = {
-	{"name", 0, FLAG_TEXT, "NAME", "Name of the template (default base).", 0, 0},
 	{"mirror", 0, FLAG_TEXT, "URL", "Debian mirror to take the packages from (default: this machine's own sources).", 0, 0},
-	{"if-missing", 0, FLAG_SWITCH, NULL, "Do nothing when a template of that name exists.", 0, 0},
+	{"if-missing", 0, FLAG_SWITCH, NULL, "Make only what is not there, or whose recipe has changed since.", 0, 0},
 	{0},
 };
 
@@ -87,9 +86,10 @@ const struct command commands[] = {
 	{"sandbox kill", "SANDBOX...", "End sandboxes: every process is dead when this returns.", NULL, kill_flags, 0, CLI_MAX_WORDS, REST_NONE, 0,
 		cmd_sandbox_kill},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},
-	{"template make-default", "", "Make the template `base` from Debian packages.",
-		"Needs root, a package mirror and about 1.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
-		make_default_flags, 0, 0, REST_NONE, 0, cmd_template_make_default},
+	{"template make-default", "[NAME...]", "Make the templates `base` and `code-interpreter-v1`.",
+		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "
+		"2.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
+		make_default_flags, 0, CLI_MAX_WORDS, REST_NONE, 0, cmd_template_make_default},
 	{"key create", "[NAME]", "Make an API key and print it.", "Needs root on the server's machine, as all key commands do.", NULL, 0, 1, REST_NONE, 0, cmd_key_create},
 	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
 	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},

@@ -25,6 +25,8 @@ int cmd_key_revoke(struct cli *c);
 
 /* commands_template.c */
 int cmd_template_list(struct cli *c);
+
+/* make_default.c */
 int cmd_template_make_default(struct cli *c);
 
 /* commands_cert.c */

@@ -90,6 +90,8 @@ static int check(const struct template *t, const char *what, struct error *err)
 	for (size_t i = 0; !wrong && i < t->n_layers; i++)
 		if (!good_layer(str_of(t->layers[i].file)))
 			wrong = "layers: each file is images/<name>.erofs";
+		else if (*t->layers[i].recipe && !all_of(str_of(t->layers[i].recipe), "0123456789abcdef", 64, 64))
+			wrong = "layers: recipe: 64 hexadecimal digits in lower case";
 	if (!wrong)
 		wrong = services_wrong(t);
 	return wrong ? error_set(err, -EINVAL, 400, "%s: %s", what, wrong) : 0;
@@ -121,18 +123,24 @@ static bool take_flag(const json_t *j, bool *ret)
 	return json_is_boolean(j);
 }
 
+static bool take_layer(const json_t *j, struct template_layer *to)
+{
+	const json_t *size = json_object_get(j, "size"), *recipe = json_object_get(j, "recipe");
+	if (json_object_size(j) != (recipe ? 3 : 2) || !json_is_integer(size) || json_integer_value(size) < 1 ||
+		!take_text(json_object_get(j, "file"), to->file, sizeof(to->file)))
+		return false;
+	to->size = (uint64_t)json_integer_value(size);
+	return !recipe || (take_text(recipe, to->recipe, sizeof(to->recipe)) && *to->recipe);
+}
+
 static bool take_layers(const json_t *j, struct template *t)
 {
 	size_t n = json_array_size(j);
 	if (!json_is_array(j) || n > TEMPLATE_MAX_LAYERS)
 		return false;
-	for (size_t i = 0; i < n; i++) {
-		const json_t *layer = json_array_get(j, i), *size = json_object_get(layer, "size");
-		if (json_object_size(layer) != 2 || !json_is_integer(size) || json_integer_value(size) < 1 ||
-			!take_text(json_object_get(layer, "file"), t->layers[i].file, sizeof(t->layers[i].file)))
+	for (size_t i = 0; i < n; i++)
+		if (!take_layer(json_array_get(j, i), &t->layers[i]))
 			return false;
-		t->layers[i].size = (uint64_t)json_integer_value(size);
-	}
 	t->n_layers = n;
 	return true;
 }
@@ -231,9 +239,13 @@ static int serialize(const struct template *t, struct buf *to)
 	put_count(to, "memoryMB", t->memory_mb);
 	put_count(to, "diskMB", t->disk_mb);
 	buf_add_c(to, ",\n  \"layers\": [");
-	for (size_t i = 0; i < t->n_layers; i++)
-		buf_addf(to, "%s{\"file\": \"%s\", \"size\": %llu}", i ? ", " : "", t->layers[i].file,
-			(unsigned long long)t->layers[i].size);
+	for (size_t i = 0; i < t->n_layers; i++) {
+		const struct template_layer *l = &t->layers[i];
+		buf_addf(to, "%s{\"file\": \"%s\", \"size\": %llu", i ? ", " : "", l->file, (unsigned long long)l->size);
+		if (*l->recipe)
+			buf_addf(to, ", \"recipe\": \"%s\"", l->recipe);
+		buf_add_c(to, "}");
+	}
 	buf_add_c(to, "]");
 	put_text(to, "user", t->user);
 	if (*t->workdir)

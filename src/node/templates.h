@@ -8,7 +8,8 @@
  *       "createdAt": "2026-01-02T03:04:05.678901Z",
  *       "buildId": "…",               UUID in lower case
  *       "cpuCount": 2, "memoryMB": 512, "diskMB": 10240,    each optional: the server's default (options sandbox.*)
- *       "layers": [{"file": "images/<name>.erofs", "size": 123}],   1 to 12, lowest first; relative to node/; size in bytes
+ *       "layers": [{"file": "images/<name>.erofs", "size": 123, "recipe": "…"}],   1 to 12, lowest first; relative to node/; size in bytes;
+ *                                     recipe: optional, the digest of what the layer was made from (image/recipe.h)
  *       "user": "user",               default user of commands and files
  *       "workdir": "/home/user",      optional: absolute; absent = the user's home
  *       "nested_userns": false,       optional: user namespaces inside are allowed
@@ -43,6 +44,7 @@ enum {
 struct template_layer {
 	char file[160]; /* relative to node/ */
 	uint64_t size;  /* bytes on disk */
+	char recipe[65]; /* "" = unknown */
 };
 
 struct template_service {
