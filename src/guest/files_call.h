@@ -152,7 +152,8 @@ struct files_meta {
 int files_meta_read(struct files_call *c, struct files_meta *ret);
 void files_meta_done(struct files_meta *m);
 /* Replaces the metadata of an open file. 1 = it is there, 0 = there is none, or the file system has no
- * attributes; negative errno (-ENOSPC: they fill the block that ext4 gives them). */
+ * attributes; negative errno (-E2BIG: more than the file system keeps for one file, although
+ * the disk is not full). */
 int files_meta_write(const struct files_meta *m, int fd);
 /* Append ,"metadata":{…} when there is any: what was collected, and what the file at the path has. */
 void files_meta_add(struct buf *to, const struct files_meta *m);

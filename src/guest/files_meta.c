@@ -6,6 +6,7 @@
 #include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 
 static const struct str HEADER = {"X-Metadata-", sizeof("X-Metadata-") - 1};
@@ -82,6 +83,14 @@ void files_meta_done(struct files_meta *m)
 	m->n = 0;
 }
 
+/* ext4 keeps the attributes of a file in one block and says ENOSPC when they do not fit: nothing that room on the
+ * disk would help. */
+static int no_room(int fd)
+{
+	struct statfs s;
+	return fstatfs(fd, &s) == 0 && s.f_bavail > 16 ? -E2BIG : -ENOSPC;
+}
+
 /* Whether the file system has such attributes at all: procfs and FAT do not. */
 static bool is_unsupported(int error)
 {
@@ -123,7 +132,7 @@ int files_meta_write(const struct files_meta *m, int fd)
 	for (size_t i = 0; i < m->n; i++) {
 		const struct files_meta_pair *p = &m->pairs[i];
 		if (fsetxattr(fd, p->name, p->value.p, p->value.n, 0) < 0)
-			return is_unsupported(errno) ? 0 : -errno;
+			return is_unsupported(errno) ? 0 : errno == ENOSPC ? no_room(fd) : -errno;
 	}
 	return m->n > 0;
 }

@@ -1,21 +1,28 @@
+#include "base/cleanup.h"
 #include "guest/files_call.h"
 
 #include <errno.h>
 #include <time.h>
 
+/* The form to write and the two old ones that are to be read (RFC 9110 §5.6.7). */
 static int parse_http_date(struct str s, time_t *ret)
 {
+	static const char *const FORMS[] = {
+		"%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"};
 	char text[64];
-	struct tm tm = {0};
 	if (s.n >= sizeof(text))
 		return -EINVAL;
 	memcpy(text, s.p, s.n);
 	text[s.n] = '\0';
-	const char *end = strptime(text, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-	if (!end || *end)
-		return -EINVAL;
-	*ret = timegm(&tm);
-	return 0;
+	for (size_t i = 0; i < ARRAY_SIZE(FORMS); i++) {
+		struct tm tm = {0};
+		const char *end = strptime(text, FORMS[i], &tm);
+		if (!end || *end)
+			continue;
+		*ret = timegm(&tm);
+		return 0;
+	}
+	return -EINVAL;
 }
 
 int files_precondition(const struct http_head *h, time_t modified)
@@ -103,6 +110,22 @@ static bool is_same_version(const struct http_head *h, time_t modified)
 	       (parse_http_date(condition->value, &t) == 0 && t == modified && modified < time(NULL) - 1);
 }
 
+/* Of any length: what is larger than any file is as good as the largest number. */
+static int parse_position(struct str s, uint64_t *ret)
+{
+	if (s.n == 0)
+		return -EINVAL;
+	for (size_t i = 0; i < s.n; i++) {
+		if (s.p[i] < '0' || s.p[i] > '9')
+			return -EINVAL;
+	}
+	while (s.n > 1 && s.p[0] == '0')
+		s = str_from(s, 1);
+	if (str_to_u64(s, ret) < 0)
+		*ret = UINT64_MAX;
+	return 0;
+}
+
 static int parse_range(struct str spec, uint64_t size, uint64_t *ret_from, uint64_t *ret_length)
 {
 	struct str first, last;
@@ -111,14 +134,14 @@ static int parse_range(struct str spec, uint64_t size, uint64_t *ret_from, uint6
 		return 0;
 	if (first.n == 0) {
 		uint64_t n;
-		if (str_to_u64(last, &n) < 0)
+		if (parse_position(last, &n) < 0)
 			return 0;
 		n = n < size ? n : size;
 		*ret_from = size - n;
 		*ret_length = n;
 		return n ? 1 : -ERANGE;
 	}
-	if (str_to_u64(first, &from) < 0 || (last.n && str_to_u64(last, &to) < 0) || to < from)
+	if (parse_position(first, &from) < 0 || (last.n && parse_position(last, &to) < 0) || to < from)
 		return 0;
 	if (from >= size)
 		return -ERANGE;

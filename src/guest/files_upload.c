@@ -73,6 +73,8 @@ int files_create(struct files_call *c, const char *path, const struct files_meta
 		fchown(fd, c->user.uid, c->user.gid) < 0)
 		return files_fail_errno(c, errno, "error changing file ownership", path);
 	r = files_meta_write(meta, fd);
+	if (r == -E2BIG)
+		return files_fail(c, 400, "invalid metadata: more than the file system keeps for one file: %s", path);
 	if (r < 0)
 		return files_fail_errno(c, r, "error writing metadata", path);
 	*ret_meta_kept = r > 0;

@@ -1,8 +1,8 @@
 #include "ingress/page.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
-
-#include <stdio.h>
+#include "ingress/websocket.h"
 
 static bool contains_nocase(struct str s, const char *what)
 {
@@ -82,16 +82,70 @@ static void add_html(struct buf *to, const struct page *p)
 	buf_add_c(to, "</body></html>\n");
 }
 
-void page_respond(struct http_req *r, const struct page *p)
+/* A page of another origin that asks whether it may ask. Nobody else can say so: what it wants to ask gets our answer too, and it may read that. */
+static bool is_preflight(const struct http_head *h)
 {
-	__attribute__((__cleanup__(buf_done))) struct buf body = BUF_INIT;
-	char headers[96] = "Cache-Control: no-store\r\n";
+	return str_is(h->method, "OPTIONS") && http_find(h, "Origin") && http_find(h, "Access-Control-Request-Method");
+}
+
+static void respond_preflight(struct http_req *r, struct buf *headers)
+{
+	struct str method = http_value(r->head, "Access-Control-Request-Method"), wanted = http_value(r->head, "Access-Control-Request-Headers");
+	if (http_add_header(headers, "Access-Control-Allow-Methods", method) == 0 &&
+		http_add_header(headers, "Access-Control-Allow-Headers", wanted.n ? wanted : STR("*")) == 0)
+		http_respond(r, 204, NULL, buf_cstr(headers), STR(""));
+	else
+		http_abort(r);
+}
+
+/* Of a WebSocket: from the range that is left to applications, or what the registry has for it. */
+static unsigned close_code(const struct page *p)
+{
+	switch (p->status) {
+	case 403:
+		return 4003;
+	case 404:
+		return 4004;
+	case 502:
+		return p->port ? 4001 : 4004;
+	case 429:
+	case 503:
+	case 504:
+		return 1013; /* try again later */
+	default:
+		return 1011;
+	}
+}
+
+static void respond(struct http_req *r, const struct page *p, struct buf *headers)
+{
+	cleanup_buf struct buf body = BUF_INIT;
 	bool html = page_wants_html(r->head);
 	if (p->retry_after)
-		snprintf(headers, sizeof(headers), "Cache-Control: no-store\r\nRetry-After: %d\r\n", p->retry_after);
+		buf_addf(headers, "Retry-After: %d\r\n", p->retry_after);
 	if (html)
 		add_html(&body, p);
 	else
 		add_json(&body, p);
-	http_respond(r, p->status, html ? "text/html; charset=utf-8" : "application/json; charset=utf-8", headers, buf_str(&body));
+	if (buf_cstr(headers))
+		http_respond(r, p->status, html ? "text/html; charset=utf-8" : "application/json; charset=utf-8", buf_cstr(headers), buf_str(&body));
+	else
+		http_abort(r);
+}
+
+void page_respond(struct http_req *r, const struct page *p)
+{
+	cleanup_buf struct buf headers = BUF_INIT;
+	if (websocket_is_handshake(r->head)) {
+		websocket_refuse(r, close_code(p), str_of(p->message));
+		return;
+	}
+	buf_add_c(&headers, "Cache-Control: no-store\r\n");
+	/* Nothing of it is a secret, and a page has no other way to learn why. */
+	if (http_find(r->head, "Origin"))
+		buf_add_c(&headers, "Access-Control-Allow-Origin: *\r\n");
+	if (is_preflight(r->head))
+		respond_preflight(r, &headers);
+	else
+		respond(r, p, &headers);
 }

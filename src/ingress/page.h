@@ -1,4 +1,5 @@
-/* The ingress's own answers, in the form the client speaks (e2b.md A.8): JSON, or a page for a navigating browser. */
+/* The ingress's own answers, in the form the client speaks (e2b.md A.8): JSON, a page for a navigating browser, a close code for a WebSocket. Pages of other
+ * origins may read them; their preflights are let pass. */
 #ifndef CUBICLE_INGRESS_PAGE_H
 #define CUBICLE_INGRESS_PAGE_H
 

@@ -394,7 +394,7 @@ static bool shut_half(struct http_conn *c)
 static bool after_answer(struct http_conn *c)
 {
 	if (c->raw) {
-		if (!shut_half(c) || !c->eof || buf_len(&c->in) || buf_len(&c->held))
+		if (!shut_half(c) || (!c->req.closes && (!c->eof || buf_len(&c->in) || buf_len(&c->held))))
 			return false;
 		http_conn_linger(c);
 		return true;

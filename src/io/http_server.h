@@ -44,6 +44,7 @@ struct http_req {
 	const struct http_req_ops *ops; /* set by the owner in on_request; NULL = the body is drained, nothing is told */
 	void *arg;                      /* the owner's */
 	bool own_continue;              /* set by the owner in on_request: it answers Expect: 100-continue itself, with http_interim() or at once finally */
+	bool closes;                    /* set by the owner after http_upgrade(): the request is over when its answer is finished, whatever the peer still sends */
 	char id[24];                    /* request id for logs, set by the server */
 };
 

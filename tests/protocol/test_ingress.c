@@ -552,6 +552,58 @@ static void a_refused_upgrade_is_an_answer(void **state)
 	stop();
 }
 
+/* RFC 6455 §1.3 has the key and the answer to it. cases.md 146 */
+#define HANDSHAKE "Origin: http://page\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+static void case_146_a_websocket_that_leads_nowhere_is_closed_with_a_reason(void **state)
+{
+	static const char gone[] = "\x88\x1b\x0f\xa4The sandbox was not found";
+	start();
+	int c = connect_client();
+	say(c, "GET /ws HTTP/1.1\r\nHost: 80-inone.x\r\n" HANDSHAKE "Sec-WebSocket-Protocol: chat, superchat\r\n\r\n");
+	const char *text = heard(c);
+	assert_int_equal(strncmp(text, "HTTP/1.1 101 ", 13), 0);
+	assert_non_null(strstr(text, "\r\nConnection: Upgrade\r\n"));
+	assert_non_null(strstr(text, "\r\nUpgrade: websocket\r\n"));
+	assert_non_null(strstr(text, "\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"));
+	assert_non_null(strstr(text, "\r\nSec-WebSocket-Protocol: chat\r\n"));
+	assert_string_equal(body_of(text), gone);
+	turns(5);
+	assert_int_equal(take(c, NULL), ENDED);
+	close(c);
+	/* What is no whole handshake gets a plain answer. */
+	static const char *const others[] = {"Sec-WebSocket-Version: 8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", "Sec-WebSocket-Version: 13\r\n",
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ\r\nContent-Length: 0\r\n", "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: short\r\n"};
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+		char request[512];
+		c = connect_client();
+		snprintf(request, sizeof(request), "%s /ws HTTP/1.1\r\nHost: 80-inone.x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n%s\r\n", i == 2 ? "POST" : "GET", others[i]);
+		say(c, request);
+		assert_int_equal(strncmp(heard(c), "HTTP/1.1 502 ", 13), 0);
+		close(c);
+	}
+	stop();
+}
+
+static void pages_of_other_origins_may_read_our_answers(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "OPTIONS / HTTP/1.1\r\nHost: 80-inone.x\r\nOrigin: http://page\r\nAccess-Control-Request-Method: PATCH\r\nAccess-Control-Request-Headers: x-one, x-two\r\n\r\n");
+	const char *text = heard(c);
+	assert_int_equal(strncmp(text, "HTTP/1.1 204 ", 13), 0);
+	assert_non_null(strstr(text, "\r\nAccess-Control-Allow-Origin: *\r\n"));
+	assert_non_null(strstr(text, "\r\nAccess-Control-Allow-Methods: PATCH\r\n"));
+	assert_non_null(strstr(text, "\r\nAccess-Control-Allow-Headers: x-one, x-two\r\n"));
+	say(c, "PATCH / HTTP/1.1\r\nHost: 80-inone.x\r\nOrigin: http://page\r\nContent-Length: 0\r\n\r\n");
+	text = heard(c);
+	assert_int_equal(strncmp(text, "HTTP/1.1 502 ", 13), 0);
+	assert_non_null(strstr(text, "\r\nAccess-Control-Allow-Origin: *\r\n"));
+	say(c, "OPTIONS / HTTP/1.1\r\nHost: 80-inone.x\r\n\r\n");
+	assert_int_equal(strncmp(heard(c), "HTTP/1.1 502 ", 13), 0);
+	close(c);
+	stop();
+}
+
 static void interim_answers_pass_and_100_is_said_once(void **state)
 {
 	start();
@@ -732,6 +784,8 @@ int main(void)
 		cmocka_unit_test(a_new_generation_gets_new_connections),
 		cmocka_unit_test(tunnels_pass_bytes_and_half_closes),
 		cmocka_unit_test(a_refused_upgrade_is_an_answer),
+		cmocka_unit_test(case_146_a_websocket_that_leads_nowhere_is_closed_with_a_reason),
+		cmocka_unit_test(pages_of_other_origins_may_read_our_answers),
 		cmocka_unit_test(interim_answers_pass_and_100_is_said_once),
 		cmocka_unit_test(heads_of_bodies_keep_their_length),
 		cmocka_unit_test(too_many_at_once_are_429),

@@ -222,6 +222,9 @@ static void conditions_are_answered_by_the_date(void **state)
 	struct reply *r = get("/work/dated");
 	assert_str(header(r, "Last-Modified"), same);
 	static const char request[] = "GET /files?path=/work/dated HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n";
+	/* The two old forms of a date. */
+	assert_int_equal(ask(request, "If-Modified-Since", "Tuesday, 14-Nov-23 22:13:20 GMT")->head.status, 304);
+	assert_int_equal(ask(request, "If-Modified-Since", "Tue Nov 14 22:13:20 2023")->head.status, 304);
 	r = ask(request, "If-Modified-Since", same);
 	assert_int_equal(r->head.status, 304);
 	assert_true(r->keep_alive);
@@ -253,6 +256,9 @@ static void one_range_is_served(void **state)
 		{"bytes=7-", "789", "bytes 7-9/10"},
 		{"bytes=7-99", "789", "bytes 7-9/10"},
 		{"bytes=0-18446744073709551615", "0123456789", "bytes 0-9/10"},
+		{"bytes=8-99999999999999999999999", "89", "bytes 8-9/10"},
+		{"bytes=-99999999999999999999999", "0123456789", "bytes 0-9/10"},
+		{"bytes=00000000000000000000000008-8", "8", "bytes 8-8/10"},
 		{"bytes=-3", "789", "bytes 7-9/10"},
 		{"bytes=-99", "0123456789", "bytes 0-9/10"},
 		{"Bytes= 9-9 ", "9", "bytes 9-9/10"},
@@ -267,13 +273,13 @@ static void one_range_is_served(void **state)
 		assert_true(r->keep_alive);
 	}
 	static const char *const whole[] = {"bytes=0-1,3-4", "bytes=3-2", "bytes=a-b", "bytes=-",
-		"bytes=", "lines=0-1", "bytes", "bytes=1", "bytes=+1-2", "bytes=0-99999999999999999999"};
+		"bytes=", "lines=0-1", "bytes", "bytes=1", "bytes=+1-2"};
 	for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++) {
 		struct reply *r = get_range("/work/ranged", whole[i]);
 		assert_status(r, 200);
 		assert_body(r, STR("0123456789"));
 	}
-	static const char *const outside[] = {"bytes=10-", "bytes=10-20", "bytes=-0"};
+	static const char *const outside[] = {"bytes=10-", "bytes=10-20", "bytes=-0", "bytes=99999999999999999999999-"};
 	for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
 		struct reply *r = get_range("/work/ranged", outside[i]);
 		assert_failure(r, 416, "not satisfiable");
