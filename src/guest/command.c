@@ -1,5 +1,6 @@
 #include "guest/command.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "guest/guest.h"
 
 #include <errno.h>
@@ -50,14 +51,27 @@ static void find_account(struct command *c)
 		spawn_fail(c->status, CONNECT_INTERNAL, "looking up user '%s': %s", c->user, strerror(-r));
 }
 
-static void set_descriptors(struct command *c, bool pty, const int *fds)
+/* Where sd_listen_fds(3) looks for it. */
+static void set_listener(struct command *c, int fd)
 {
+	enum { AT = 3 };
+	if (c->status == AT && (c->status = fcntl(AT, F_DUPFD_CLOEXEC, AT + 1)) < 0)
+		_exit(127);
+	if (fd == AT ? fd_set_cloexec(AT, false) < 0 : dup2(fd, AT) < 0)
+		spawn_fail(c->status, CONNECT_INTERNAL, "setting up the listening socket: %s", strerror(errno));
+}
+
+static void set_descriptors(struct command *c, uint32_t flags, const int *fds)
+{
+	bool pty = flags & SPAWN_PTY;
 	if (pty) {
 		/* As grantpt() does; the group comes from the gid option of devpts. */
 		if (fchown(fds[0], c->account.uid, (gid_t)-1) < 0 || setsid() < 0 ||
 			ioctl(fds[0], TIOCSCTTY, 0) < 0)
 			spawn_fail(
 				c->status, CONNECT_INTERNAL, "setting up the terminal: %s", strerror(errno));
+	} else if (flags & SPAWN_SESSION) {
+		setsid();
 	} else {
 		setpgid(0, 0);
 	}
@@ -65,6 +79,8 @@ static void set_descriptors(struct command *c, bool pty, const int *fds)
 		if (dup2(fds[pty ? 0 : i], i) < 0)
 			spawn_fail(c->status, CONNECT_INTERNAL, "setting up descriptor %d: %s", i,
 				strerror(errno));
+	if (flags & SPAWN_LISTEN)
+		set_listener(c, fds[3]);
 }
 
 static void set_credentials(struct command *c)
@@ -127,7 +143,7 @@ static void put_env(char **envp, size_t *n, char *entry)
 }
 
 /* Nothing is inherited; later entries win (B.6). */
-static void build_environment(struct command *c, char **at)
+static void build_environment(struct command *c, uint32_t flags, char **at)
 {
 	static char home[1100], user[300], logname[300];
 	static char path[] = "PATH=" DEFAULT_PATH;
@@ -140,6 +156,12 @@ static void build_environment(struct command *c, char **at)
 		put_env(c->envp, &n, own[i]);
 	for (uint32_t i = 0; i < c->n_envs; i++)
 		put_env(c->envp, &n, take(at));
+	if (flags & SPAWN_LISTEN) {
+		static char listen_fds[] = "LISTEN_FDS=1", listen_pid[32];
+		snprintf(listen_pid, sizeof(listen_pid), "LISTEN_PID=%d", getpid());
+		put_env(c->envp, &n, listen_fds);
+		put_env(c->envp, &n, listen_pid);
+	}
 	c->envp[n] = NULL;
 }
 
@@ -169,16 +191,16 @@ void command_run(const struct spawn_head *head, char *body, int status, const in
 	c.cwd = take(&at);
 	c.workdir = take(&at);
 	c.argv = calloc(head->n_args + 1, sizeof(*c.argv));
-	c.envp = calloc(head->n_envs + 5, sizeof(*c.envp));
+	c.envp = calloc(head->n_envs + 7, sizeof(*c.envp));
 	if (!c.argv || !c.envp)
 		spawn_fail(
 			status, CONNECT_RESOURCE_EXHAUSTED, "cannot start a process: %s", strerror(ENOMEM));
 	for (uint32_t i = 0; i < head->n_args; i++)
 		c.argv[i] = take(&at);
 	find_account(&c);
-	set_descriptors(&c, head->flags & SPAWN_PTY, fds);
+	set_descriptors(&c, head->flags, fds);
 	umask(022);
-	build_environment(&c, &at);
+	build_environment(&c, head->flags, &at);
 	set_credentials(&c);
 	enter_directory(&c);
 	execute(&c);

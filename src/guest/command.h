@@ -5,7 +5,7 @@
 #include "guest/spawn.h"
 
 /* Sets up session or process group, descriptors, credentials, directory and environment as the request says, then executes it. Says on `status` why it could not.
- * fds: stdin, stdout, stderr; or the pty's slave. */
+ * fds: stdin, stdout, stderr, and the listening socket if there is one; or the pty's slave. */
 _Noreturn void command_run(const struct spawn_head *head, char *body, int status, const int *fds);
 
 /* Tells PID 1 why this process cannot do its work, and ends it. */

@@ -126,8 +126,10 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 	free(old->user);
 	free(old->workdir);
 	buf_done(&old->envs);
-	if (good)
+	if (good) {
+		n.services = id->services;
 		*id = n;
+	}
 	return good ? 0 : -ENOMEM;
 }
 

@@ -1,18 +1,23 @@
 #include "guest/envd.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "guest/cors.h"
 #include "guest/files.h"
 #include "guest/process.h"
+#include "guest/services.h"
 #include "guest/workers.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+
+#define COMMAND_OOM_SCORE "500"
 
 static const char *const no_store = "Cache-Control: no-store\r\n";
 
@@ -51,6 +56,16 @@ static void get_metrics(struct envd *e, struct http_req *r)
 		http_respond(r, 200, "application/json", no_store, buf_str(&out));
 }
 
+static void get_services(struct envd *e, struct http_req *r)
+{
+	cleanup_buf struct buf out = BUF_INIT;
+	services_json(e->services, &out);
+	if (out.failed)
+		http_respond_error(r, 503, "no memory");
+	else
+		http_respond(r, 200, "application/json", no_store, buf_str(&out));
+}
+
 static const struct route {
 	const char *path;
 	void (*get)(struct envd *e, struct http_req *r);
@@ -59,6 +74,7 @@ static const struct route {
 	{"/health", get_health, true},
 	{"/metrics", get_metrics, false},
 	{"/envs", get_envs, false},
+	{"/services", get_services, false},
 };
 
 static bool allowed(const struct envd *e, struct http_req *r)
@@ -144,6 +160,11 @@ static void go_on(pid_t pid)
 		kill(pid, SIGCONT);
 }
 
+static bool reaped(struct envd *e, pid_t pid, struct exit_info exit)
+{
+	return process_reaped(e->processes, pid, exit) || services_reaped(e->services, pid, exit);
+}
+
 /* Everything that died, commands and orphans alike: init reaps them all. */
 static void reap(struct envd *e)
 {
@@ -161,11 +182,11 @@ static void reap(struct envd *e)
 			continue;
 		}
 		struct exit_info exit = {info.si_code, info.si_status};
-		if (process_reaped(e->processes, info.si_pid, exit))
+		if (reaped(e, info.si_pid, exit))
 			continue;
 		/* A command may end before its pid was read; it wrote it first, so it is there. */
 		spawner_poll(e->spawner);
-		process_reaped(e->processes, info.si_pid, exit);
+		reaped(e, info.si_pid, exit);
 	}
 }
 
@@ -220,6 +241,7 @@ int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct gu
 void envd_done(struct envd *e)
 {
 	http_server_free(e->http);
+	services_free(e->services);
 	processes_free(e->processes);
 	file_workers_free(e->files);
 	loop_fd_del(e->signals_watch);
@@ -228,6 +250,13 @@ void envd_done(struct envd *e)
 		if (fds[i] >= 0)
 			close(fds[i]);
 	*e = (struct envd){.signals = -1, .pts = -1, .proc = -1, .null = -1};
+}
+
+void envd_offer_to_oom_killer(const struct envd *e, pid_t pid)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "%d/oom_score_adj", pid);
+	file_write_value(e->proc, path, STR(COMMAND_OOM_SCORE));
 }
 
 static int listen_on(struct envd *e, const struct sockaddr *to, socklen_t size)

@@ -13,6 +13,7 @@
 struct processes;
 struct file_workers;
 struct logs;
+struct services;
 
 enum {
 	ENVD_PORT = 49983,
@@ -32,6 +33,7 @@ struct envd {
 	struct processes *processes;
 	struct file_workers *files;
 	struct logs *logs; /* what happened, for node to read */
+	struct services *services; /* NULL = none; envd_done() frees them */
 	const struct guest_identity *identity; /* the current one */
 	const struct guest_cgroup *cgroup;
 	struct metrics_sample sample;
@@ -49,6 +51,12 @@ int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct gu
 /* Listens on 127.0.0.1 and, where there is IPv6, ::1. 0 or -errno. */
 int envd_listen(struct envd *e, uint16_t port);
 void envd_done(struct envd *e);
+
+/*
+ * Any command is killed for want of memory before the spawner, whose score node has set lower. Not by the process itself: before it executes, its files in
+ * /proc belong to the machine's root, because our program cannot be read from inside. One that cannot be read either keeps the spawner's.
+ */
+void envd_offer_to_oom_killer(const struct envd *e, pid_t pid);
 
 /* False when n more bytes would be too many; else they count until envd_release(). */
 static inline bool envd_hold(struct envd *e, size_t n)

@@ -10,6 +10,7 @@
 #include "guest/control.h"
 #include "guest/envd.h"
 #include "guest/logs.h"
+#include "guest/services.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -145,7 +146,13 @@ int main(int argc, char **argv)
 		(r = envd_listen(&init.envd, ENVD_PORT)) < 0)
 		die("envd", r);
 	logs_add(init.logs, LOG_INFO, "sandbox", STR("started"), NULL);
+	struct error err = {0};
+	struct msg_list services = {buf_str(&init.identity.services)};
+	if (services_new(&init.envd, services, &init.envd.services, &err) < 0)
+		die("services", err.code);
 	control_tell_claimed(init.control, init.identity.claim_request);
+	/* After the answer: nobody's create waits for them. */
+	services_start(init.envd.services);
 	r = loop_run(l);
 	die("loop", r);
 }

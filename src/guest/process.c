@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 
-#define COMMAND_OOM_SCORE "500"
-
 /* Lists */
 
 static void list_remove(struct process **first, struct process **last, struct process *p)
@@ -142,7 +140,7 @@ static void log_end(const struct process *p)
 {
 	char pid[16], status[PROCESS_STATUS_SIZE];
 	snprintf(pid, sizeof(pid), "%d", p->pid);
-	process_status_text(p, status);
+	exit_info_text(&p->exit, status);
 	const struct log_field fields[] = {{"pid", str_of(pid)}, {"status", str_of(status)}, {0}};
 	logs_add(p->all->envd->logs, p->exit.oom ? LOG_ERROR : LOG_INFO, "process", STR("ended"), fields);
 }
@@ -345,18 +343,6 @@ static void start_failed(struct process *p, const struct spawn_result *r)
 	process_free(p);
 }
 
-/*
- * Any command is killed for want of memory before the spawner, whose score node has set lower. Not by the process itself: before it executes, its files in
- * /proc belong to the machine's root, because our program cannot be read from inside. One that cannot be read either keeps the spawner's.
- */
-static void offer_to_oom_killer(const struct process *p)
-{
-	char path[32];
-	snprintf(path, sizeof(path), "%d/oom_score_adj", p->pid);
-	if (!p->reaped)
-		file_write_value(p->all->envd->proc, path, STR(COMMAND_OOM_SCORE));
-}
-
 static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 {
 	struct process *p = arg;
@@ -367,7 +353,8 @@ static void on_spawned(struct spawn *s, const struct spawn_result *r, void *arg)
 	}
 	cleanup_buf struct buf out = BUF_INIT;
 	p->state = PROCESS_RUNNING;
-	offer_to_oom_killer(p);
+	if (!p->reaped)
+		envd_offer_to_oom_killer(p->all->envd, p->pid);
 	process_start_event(p, &out);
 	process_send(p, buf_str(&out));
 	log_start(p);

@@ -162,7 +162,7 @@ void process_start_event(const struct process *p, struct buf *to);
 void process_end_event(const struct process *p, struct buf *to);
 /* "exit status 3", "signal: killed (core dumped)". Returns to. */
 enum { PROCESS_STATUS_SIZE = 96 };
-const char *process_status_text(const struct process *p, char to[PROCESS_STATUS_SIZE]);
+const char *exit_info_text(const struct exit_info *x, char to[PROCESS_STATUS_SIZE]);
 /* The last event, and the end of all streams. */
 void process_end_watchers(struct process *p, struct str event);
 

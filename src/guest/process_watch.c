@@ -151,14 +151,14 @@ static const char *signal_text(int sig, char *to, size_t size)
 	return to;
 }
 
-const char *process_status_text(const struct process *p, char to[PROCESS_STATUS_SIZE])
+const char *exit_info_text(const struct exit_info *x, char to[PROCESS_STATUS_SIZE])
 {
 	char number[32];
-	if (p->exit.code == CLD_EXITED)
-		snprintf(to, PROCESS_STATUS_SIZE, "exit status %d", p->exit.status);
+	if (x->code == CLD_EXITED)
+		snprintf(to, PROCESS_STATUS_SIZE, "exit status %d", x->status);
 	else
-		snprintf(to, PROCESS_STATUS_SIZE, "signal: %s%s", signal_text(p->exit.status, number, sizeof(number)),
-			p->exit.code == CLD_DUMPED ? " (core dumped)" : "");
+		snprintf(to, PROCESS_STATUS_SIZE, "signal: %s%s", signal_text(x->status, number, sizeof(number)),
+			x->code == CLD_DUMPED ? " (core dumped)" : "");
 	return to;
 }
 
@@ -168,7 +168,7 @@ void process_end_event(const struct process *p, struct buf *to)
 	bool exited = x->code == CLD_EXITED;
 	uint64_t limit;
 	char status[PROCESS_STATUS_SIZE], why[128] = "", text[480], error[240] = "";
-	process_status_text(p, status);
+	exit_info_text(x, status);
 	if (x->oom && guest_cgroup_limit(p->all->envd->cgroup, &limit))
 		snprintf(why, sizeof(why), " (oom_killed: the memory limit of %llu MiB was reached)",
 			(unsigned long long)(limit >> 20));

@@ -17,11 +17,17 @@
 
 enum spawn_kind {
 	SPAWN_CONFINE, /* no descriptor; answered on the socket (spawner_confine()) */
-	SPAWN_COMMAND, /* descriptors: status, stdin, stdout, stderr; with SPAWN_PTY: status, slave */
+	SPAWN_COMMAND, /* descriptors: status, stdin, stdout, stderr; with SPAWN_PTY: status, slave; with SPAWN_LISTEN: also a listening socket */
 	SPAWN_FILES,   /* descriptors: status, connection */
 };
 
-enum { SPAWN_PTY = 1, SPAWN_MAX_FDS = 5, SPAWN_MAX_INLINE = 48 * 1024, SPAWN_MAX_BODY = 8 * 1024 * 1024, SPAWN_MAX_ENVS = 4096 };
+enum spawn_flags {
+	SPAWN_PTY = 1,
+	SPAWN_SESSION = 2, /* a session of its own, without a terminal, instead of a process group */
+	SPAWN_LISTEN = 4,  /* not with SPAWN_PTY; the socket becomes descriptor 3, told as sd_listen_fds(3) has it */
+};
+
+enum { SPAWN_MAX_FDS = 6, SPAWN_MAX_INLINE = 48 * 1024, SPAWN_MAX_BODY = 8 * 1024 * 1024, SPAWN_MAX_ENVS = 4096 };
 
 /* Head of a datagram. The body follows it, or lies in a sealed memfd that is the last descriptor. */
 struct spawn_head {

@@ -9,7 +9,7 @@
 enum { MAX_ROUNDS = 16 };
 
 struct member {
-	pid_t pid, parent, group;
+	pid_t pid, parent, group, session;
 	bool chosen, signalled;
 };
 
@@ -18,7 +18,7 @@ struct tree {
 	size_t n, cap;
 };
 
-/* pid, state, ppid, pgrp of /proc/PID/stat; the name in parentheses may hold anything. */
+/* pid, state, ppid, pgrp, session of /proc/PID/stat; the name in parentheses may hold anything. */
 static bool read_member(int proc, const char *name, struct member *ret)
 {
 	char path[64], text[512];
@@ -30,11 +30,11 @@ static bool read_member(int proc, const char *name, struct member *ret)
 	text[n] = '\0';
 	const char *rest = strrchr(text, ')');
 	char state;
-	int parent, group;
-	if (!rest || sscanf(rest + 1, " %c %d %d", &state, &parent, &group) != 3 || state == 'Z' ||
+	int parent, group, session;
+	if (!rest || sscanf(rest + 1, " %c %d %d %d", &state, &parent, &group, &session) != 4 || state == 'Z' ||
 		state == 'X')
 		return false;
-	*ret = (struct member){.pid = atoi(name), .parent = parent, .group = group};
+	*ret = (struct member){.pid = atoi(name), .parent = parent, .group = group, .session = session};
 	return true;
 }
 
@@ -79,7 +79,7 @@ static void choose(struct tree *t, pid_t leader, bool reaped, bool group_lost)
 			struct member *m = &t->members[i];
 			if (m->chosen || m->pid == 1)
 				continue;
-			bool own = (!reaped && m->pid == leader) || (!group_lost && m->group == leader);
+			bool own = (!reaped && m->pid == leader) || (!group_lost && (m->group == leader || m->session == leader));
 			if (own || is_chosen(t, m->parent))
 				m->chosen = more = true;
 		}

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-enum { AGENT_PORT = 49983 /* cubicle-init's own */ };
+enum { AGENT_PORT = 49983, DNS_PORT = 53 };
 
 static const char name_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
 static const char user_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-.";
@@ -117,8 +117,8 @@ const char *services_wrong(const struct template *t)
 			return "services: user: 1 to 32 characters of [a-z0-9_.-]";
 		if (s->n_args == 0 || s->command[0] != '/')
 			return "services: command: 1 to 16 strings, 768 bytes in all, the first an absolute path";
-		if (s->port == AGENT_PORT)
-			return "services: port: 49983 is that of the sandbox's own agent";
+		if (s->port == AGENT_PORT || s->port == DNS_PORT)
+			return "services: port: 49983 and 53 are taken by the sandbox's own agent and resolver";
 		for (size_t j = 0; j < i; j++)
 			if (strcmp(s->name, t->services[j].name) == 0 || (s->port && s->port == t->services[j].port))
 				return "services: two have the same name or port";

@@ -1,6 +1,10 @@
-/* Static helper inside the test template: tries one thing and prints how it went. "count THING [hold]" uses THING up and prints how often it could. */
+/*
+ * Static helper inside the test template: tries one thing and prints how it went. "count THING [hold]" uses THING up and prints how often it could. "serve" is a service that
+ * says who it is to whoever sends a line, ends at "die", and takes 300 MB at "eat". "bomb SECONDS" takes every process that there may be, until it kills its process group.
+ */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <linux/aio_abi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +13,7 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static int one(const char *thing)
@@ -40,6 +45,33 @@ static int one(const char *thing)
 	return -1;
 }
 
+static int serve(void)
+{
+	for (;;) {
+		char word[16] = "";
+		int c = accept(3, NULL, NULL);
+		if (c < 0)
+			return 1;
+		if (read(c, word, sizeof(word) - 1) > 0 && strncmp(word, "die", 3) == 0)
+			return 3;
+		if (strncmp(word, "eat", 3) == 0)
+			memset(malloc(300 << 20), 1, 300 << 20);
+		dprintf(c, "%d %u %s %s\n", getpid(), getuid(), getenv("A") ? getenv("A") : "", getenv("HOME"));
+		close(c);
+	}
+}
+
+static int bomb(int seconds)
+{
+	for (time_t end = time(NULL) + seconds; time(NULL) < end;) {
+		pid_t pid = fork();
+		if (pid == 0)
+			for (;;)
+				pause();
+	}
+	return kill(0, SIGKILL);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc >= 3 && strcmp(argv[1], "count") == 0) {
@@ -54,6 +86,10 @@ int main(int argc, char **argv)
 		}
 		return 0;
 	}
+	if (argc == 2 && strcmp(argv[1], "serve") == 0)
+		return serve();
+	if (argc == 3 && strcmp(argv[1], "bomb") == 0)
+		return bomb(atoi(argv[2]));
 	if (argc != 2)
 		return 2;
 	if (one(argv[1]) < 0)

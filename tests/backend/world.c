@@ -279,22 +279,29 @@ static void read_events(struct str body, struct buf *out, int *code)
 	}
 }
 
-int inside(struct world *w, struct patient *p, const char *user, const char *script, struct buf *out)
+int world_open(struct world *w, struct patient *p, uint16_t port)
 {
 	struct opening o = {.fd = -1};
-	assert_int_equal(box_open(p->box, 49983, on_open, &o), 0);
-	wait_for(w, &o.done, "a connection to envd");
-	if (o.fd < 0)
-		fail_msg("envd cannot be reached: %s", strerror(-o.fd));
-	fd_set_nonblock(o.fd, false);
-	send_start(o.fd, user, script);
+	assert_int_equal(box_open(p->box, port, on_open, &o), 0);
+	wait_for(w, &o.done, "a connection");
+	if (o.fd >= 0)
+		fd_set_nonblock(o.fd, false);
+	return o.fd;
+}
+
+int inside(struct world *w, struct patient *p, const char *user, const char *script, struct buf *out)
+{
+	int fd = world_open(w, p, 49983);
+	if (fd < 0)
+		fail_msg("envd cannot be reached: %s", strerror(-fd));
+	send_start(fd, user, script);
 	cleanup_buf struct buf answer = BUF_INIT, body = BUF_INIT;
 	for (int64_t end = clock_monotonic() + PATIENCE_MS * NS_PER_MS;;) {
-		struct pollfd q = {.fd = o.fd, .events = POLLIN};
+		struct pollfd q = {.fd = fd, .events = POLLIN};
 		loop_turn(w->loop, 0);
 		if (poll(&q, 1, 20) > 0) {
 			char bytes[65536];
-			ssize_t n = read(o.fd, bytes, sizeof(bytes));
+			ssize_t n = read(fd, bytes, sizeof(bytes));
 			if (n <= 0)
 				break;
 			buf_add(&answer, bytes, (size_t)n);
@@ -302,7 +309,7 @@ int inside(struct world *w, struct patient *p, const char *user, const char *scr
 		if (clock_monotonic() > end)
 			fail_msg("waited in vain for: %s", script);
 	}
-	close(o.fd);
+	close(fd);
 	const char *text = buf_cstr(&answer), *head_end = strstr(text, "\r\n\r\n");
 	if (!head_end || strncmp(text, "HTTP/1.1 200", 12) != 0)
 		fail_msg("envd answered: %s", text);

@@ -51,6 +51,8 @@ void patient_run(struct world *w, struct patient *p, const char *id);
 void patient_kill(struct world *w, struct patient *p);
 extern const struct box_ops patient_ops;
 
+/* A connection (blocking) to the port inside, or -errno. */
+int world_open(struct world *w, struct patient *p, uint16_t port);
 /* Runs `sh -c script` inside as `user` through envd: its standard output in *out (NUL-terminated by buf_cstr), its exit code; -1: killed by a signal. */
 int inside(struct world *w, struct patient *p, const char *user, const char *script, struct buf *out);
 /* The same, its output compared: fails with the script when the code is not 0 or the output differs. */

@@ -1,11 +1,12 @@
 /*
  * envd of cubicle-init on the machine itself, without a sandbox around it: for protocol tests. Prints "ready"
  * when it listens, and ends at the end of file of its standard input. Arguments: PORT, then token=...,
- * user=..., workdir=..., memory=DIR, cpu=DIR, env:NAME=VALUE.
+ * user=..., workdir=..., memory=DIR, cpu=DIR, env:NAME=VALUE, and services, their parts separated by 0x1f: service:NAME USER PORT ARGUMENT...
  */
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "guest/envd.h"
+#include "guest/services.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -63,6 +64,18 @@ static const char *value_of(const char *arg, const char *name)
 	return strncmp(arg, name, n) == 0 ? arg + n : NULL;
 }
 
+static void add_service(struct host *h, struct str rest)
+{
+	cleanup_buf struct buf item = BUF_INIT;
+	struct str line, after;
+	while (str_cut(rest, '\x1f', &line, &after)) {
+		msg_list_add(&item, line);
+		rest = after;
+	}
+	msg_list_add(&item, rest);
+	msg_list_add(&h->identity.services, buf_str(&item));
+}
+
 static void read_arguments(struct host *h, char **argv, const char **ret_memory, const char **ret_cpu)
 {
 	for (; *argv; argv++) {
@@ -80,6 +93,8 @@ static void read_arguments(struct host *h, char **argv, const char **ret_memory,
 			*ret_cpu = v;
 		else if ((v = value_of(*argv, "env:")) && str_cut(str_of(v), '=', &name, &value))
 			msg_map_add(&h->identity.envs, name, value);
+		else if ((v = value_of(*argv, "service:")))
+			add_service(h, str_of(v));
 	}
 }
 
@@ -111,6 +126,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "port %s: %s\n", argv[1], strerror(-r));
 		return 1;
 	}
+	struct error err = {0};
+	if (services_new(&h.envd, (struct msg_list){buf_str(&h.identity.services)}, &h.envd.services, &err) < 0) {
+		fprintf(stderr, "%s\n", err.message);
+		return 1;
+	}
+	services_start(h.envd.services);
 	loop_fd_add(h.loop, 0, EPOLLIN, on_stdin, &h);
 	puts("ready");
 	fflush(stdout);

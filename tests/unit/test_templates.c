@@ -159,7 +159,7 @@ static void wrong_services_are_refused(void **state)
 		"[{\"name\":\"a\",\"command\":[\"/x\",1],\"user\":\"root\"}]", "[{\"name\":\"a\",\"command\":\"/x\",\"user\":\"root\"}]",
 		"[{\"name\":\"a\",\"command\":[\"/x\\u0000\"],\"user\":\"root\"}]",
 		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":0}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":65536}]",
-		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":\"80\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":49983}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":\"80\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":49983}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":53}]",
 		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"restart\":true}]",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
