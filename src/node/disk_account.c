@@ -18,10 +18,13 @@ enum {
 	BUSY_SHARE = 10,       /* a look costs at most a tenth of the time */
 	/* What is pending counts this often against free space: while it is written back, a process outside may take three times as much. */
 	PENDING_WEIGHT = 4,
+	BURSTS = 16,           /* while it is calm, at most so many sandboxes are expected to begin to write much at once */
 };
 
 static const uint64_t fastest = 4096 * MIB; /* a second: what writers can dirty at most */
 static const uint64_t sync_above = 4 * MIB, thaw_below = MIB, stale_above = 64 * MIB, moves = MIB, creep = 8 * MIB, redeal = 16 * MIB;
+/* So much above the red mark can be crossed before a look that comes late. fallocate inside, which costs nothing, is not limited before. */
+static const uint64_t near_red = 1024 * MIB;
 
 struct disk_account {
 	const struct options *options;
@@ -83,14 +86,15 @@ static void set_frozen(struct disk_entry *e, bool on)
 		e->frozen = on;
 }
 
-static void set_brake(struct disk_entry *e, uint64_t bytes)
+/* more: bytes beyond what it used at the last look; what it took since then is in them. */
+static void set_brake(struct disk_entry *e, uint64_t more)
 {
-	if (bytes == BOX_NO_BRAKE && !e->braked)
+	if (more == BOX_NO_BRAKE && !e->braked)
 		return;
-	int r = box_brake(e->box, bytes);
+	int r = box_brake(e->box, more == BOX_NO_BRAKE ? more : e->space.used + more);
 	log_entry(LOG_WARN, e, "brake", r);
 	if (r == 0)
-		e->braked = bytes != BOX_NO_BRAKE;
+		e->braked = more != BOX_NO_BRAKE;
 }
 
 int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted)
@@ -172,6 +176,12 @@ static void look_at(struct disk_entry *e, uint64_t all_dirty)
 	e->seen = true;
 }
 
+/* Free space that would be left if a process outside took three times what is pending while that is written back. */
+static int64_t weigh(const struct disk_account *d, uint64_t free_bytes)
+{
+	return (int64_t)free_bytes - (int64_t)d->exposure * PENDING_WEIGHT;
+}
+
 static bool grows(const struct disk_entry *e)
 {
 	return e->growth > moves;
@@ -186,10 +196,15 @@ static enum disk_zone zone_of(enum disk_zone before, uint64_t free_bytes, int64_
 	return free_bytes < full ? DISK_FULL : left < red ? DISK_RED : left < reserve ? DISK_TIGHT : DISK_CALM;
 }
 
+/* Holds blocks of deleted data on the host, more than that. */
+static bool is_stale(const struct disk_entry *e, uint64_t bytes)
+{
+	return e->space.backed > e->space.used && e->space.backed - e->space.used > bytes && !guaranteed(e);
+}
+
 static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t stale, int64_t now)
 {
-	if (e->space.backed > e->space.used && e->space.backed - e->space.used > stale && !guaranteed(e) &&
-		now - e->trimmed > TRIM_EVERY_MS * NS_PER_MS) {
+	if (is_stale(e, stale) && now - e->trimmed > TRIM_EVERY_MS * NS_PER_MS) {
 		e->trimmed = now;
 		box_trim(e->box);
 	}
@@ -205,48 +220,92 @@ static bool must_wait(const struct disk_entry *e, bool crowded)
 }
 
 /* Takes space although nothing new may be allocated inside: counted from the first look after its brake closed. A journal's first round is not meant. */
-static bool is_stubborn(const struct disk_account *d, enum disk_zone before, struct disk_entry *e)
+static bool is_stubborn(const struct disk_account *d, struct disk_entry *e)
 {
-	if (d->zone < DISK_RED || before < DISK_RED || guaranteed(e)) {
+	if (d->zone < DISK_RED || guaranteed(e)) {
 		e->closed_at = 0;
 		return false;
 	}
-	if (!e->closed_at || e->taken < e->closed_at)
+	if (!e->closed)
+		e->closed_at = 0;
+	else if (!e->closed_at || e->taken < e->closed_at)
 		e->closed_at = e->taken;
-	return e->stubborn || e->taken > e->closed_at + creep;
+	return e->stubborn || (e->closed_at && e->taken > e->closed_at + creep);
 }
 
-/* Deals out what is above the red mark, at the entry into tight and when more has come back than is still out. */
-static void deal(struct disk_account *d, enum disk_zone before, int64_t left, const struct disk_marks *m)
+static uint64_t above(int64_t room, uint64_t mark)
 {
-	uint64_t pool = left > (int64_t)m->red ? (uint64_t)left - m->red : 0, out = 0;
+	return room > (int64_t)mark ? (uint64_t)room - mark : 0;
+}
+
+/* Who writes much may have half of it, who begins to has his part of the other half. All have less than there is, so that also a look that comes late finds the red
+ * mark not crossed. */
+static void deal_calm(struct disk_account *d, uint64_t pool)
+{
+	uint64_t growing = 0;
+	for (size_t i = 0; i < d->n; i++)
+		growing += grows(d->entries[i]);
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		e->quota = pool / 2 / MIN(d->n, (size_t)BURSTS) + (grows(e) ? pool / 2 / growing : 0);
+	}
+}
+
+/* What all have may not be more than there is; what came back is dealt out in equal parts, without taking from those who have something left. */
+static void deal_tight(struct disk_account *d, uint64_t pool, uint64_t most)
+{
+	uint64_t out = 0;
 	for (size_t i = 0; i < d->n; i++)
 		out += d->entries[i]->quota;
-	if (before != DISK_CALM && pool < out + out / 4 + redeal)
-		return;
-	for (size_t i = 0; i < d->n; i++)
-		d->entries[i]->quota = pool / d->n;
+	for (size_t i = 0; i < d->n; i++) {
+		struct disk_entry *e = d->entries[i];
+		if (out > most)
+			e->quota = (uint64_t)((double)e->quota / (double)out * (double)most);
+		else if (d->zone == DISK_TIGHT && pool > out + out / 4 + redeal)
+			e->quota += (pool - out) / d->n;
+	}
 }
 
-/* What the brake leaves to one now. `most` is what all may have pending at once, so that it finds room whatever happens outside. */
-static uint64_t share_of(const struct disk_account *d, const struct disk_entry *e, uint64_t most)
+/* Deals out what is above the red mark, less a quarter for metadata and journals, which no brake stops. sure: free space without what is pending; `left` also
+ * counts what is dirty, which can have its room already. */
+static void deal(struct disk_account *d, int64_t left, int64_t sure, const struct disk_marks *m)
 {
-	if (d->zone == DISK_CALM || guaranteed(e))
+	uint64_t pool = above(left, m->red);
+	pool -= pool / 4;
+	if (d->zone == DISK_CALM)
+		deal_calm(d, pool);
+	else
+		deal_tight(d, pool, above(sure, m->red));
+}
+
+/* What the brake leaves to one now. What all may have pending at once finds room whatever happens outside; each has its own part of that, however much the others have. */
+static uint64_t share_of(const struct disk_account *d, const struct disk_entry *e, int64_t sure, uint64_t free_bytes, const struct disk_marks *m)
+{
+	if (guaranteed(e) || (d->zone == DISK_CALM && above(sure, m->red) > near_red))
 		return BOX_NO_BRAKE;
-	return d->zone >= DISK_RED ? 0 : MIN(e->quota, most / d->n);
+	if (d->zone == DISK_CALM)
+		return e->quota;
+	if (d->zone == DISK_FULL || sure < (int64_t)m->red)
+		return 0;
+	uint64_t most = above((int64_t)free_bytes, m->red) / PENDING_WEIGHT / d->n;
+	/* Who has deleted something has not to wait until the trim brings it back; what that takes at most is in the quarter that is not dealt out. */
+	uint64_t quota = is_stale(e, stale_above) ? MAX(e->quota, above(sure, m->red) / 4 / d->n) : e->quota;
+	return MIN(quota, most > e->exposure ? most - e->exposure : 0);
 }
 
-static void act(struct disk_account *d, enum disk_zone before, int64_t weighted, const struct disk_marks *m, int64_t now)
+static void act(struct disk_account *d, uint64_t free_bytes, int64_t sure, const struct disk_marks *m, int64_t now)
 {
-	uint64_t most = weighted > (int64_t)m->red ? ((uint64_t)weighted - m->red) / PENDING_WEIGHT : 0;
+	int64_t weighted = weigh(d, free_bytes);
 	bool crowded = weighted < (int64_t)(d->zone == DISK_CALM ? m->reserve : m->red);
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
 		bool was = e->stubborn;
-		e->stubborn = is_stubborn(d, before, e);
+		e->stubborn = is_stubborn(d, e);
 		if (e->stubborn && !was)
 			e->stubborn_at = now;
-		set_brake(e, share_of(d, e, most));
+		uint64_t share = share_of(d, e, sure, free_bytes, m);
+		e->closed = share == 0 && d->zone >= DISK_RED;
+		set_brake(e, share);
 		set_frozen(e, e->stubborn || must_wait(e, crowded) || (d->zone == DISK_FULL && !guaranteed(e)));
 		if (crowded || d->zone != DISK_CALM)
 			give_back(d, e, d->zone >= DISK_RED ? sync_above : stale_above, now);
@@ -341,25 +400,25 @@ int64_t disk_account_tick(struct disk_account *d)
 	d->blind = false;
 	struct disk_marks m = disk_marks(d->options, disk.total);
 	d->exposure = d->backed = 0;
+	uint64_t pending = 0;
 	bool moving = false;
 	for (size_t i = 0; i < d->n; i++) {
 		struct disk_entry *e = d->entries[i];
 		look_at(e, disk.dirty);
 		d->exposure += e->exposure;
 		d->backed += e->space.backed;
+		pending += guaranteed(e) ? 0 : e->space.pending;
 		moving |= grows(e) || e->exposure;
 	}
-	int64_t left = (int64_t)disk.free - (int64_t)d->exposure;
+	int64_t left = (int64_t)disk.free - (int64_t)d->exposure, sure = (int64_t)disk.free - (int64_t)pending;
 	enum disk_zone before = d->zone;
 	enter(d, zone_of(before, disk.free, left, &m), &disk);
-	int64_t weighted = (int64_t)disk.free - (int64_t)d->exposure * PENDING_WEIGHT;
-	if (d->zone != DISK_CALM)
-		deal(d, before, left, &m);
-	act(d, before, weighted, &m, now);
+	deal(d, left, sure, &m);
+	act(d, disk.free, sure, &m, now);
 	if (d->zone >= DISK_RED)
 		kill_worst(d, disk.free, d->zone == DISK_FULL && before == DISK_FULL, now);
 	keep_ballast(d, left, &m);
-	int64_t wait = next_look(d, weighted, &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
+	int64_t wait = next_look(d, weigh(d, disk.free), &m, moving || before != d->zone, d->host->boottime(d->host->arg) - now);
 	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;
 }
 

@@ -3,14 +3,16 @@
  *
  * What counts is free space minus what the kernel has accepted inside the sandboxes and not yet brought to the host (their exposure). Four zones of it:
  *
- *   calm   above the reserve. Nothing is limited, only: where much is pending for the room there is, who has much of it is frozen until it is written back,
- *          so that a process outside cannot take the room first. The next look comes before writers at memory speed could have crossed the reserve.
- *   tight  below the reserve. Creates get 507. What is left above the red mark is dealt out in equal shares, again when room comes back: every disk is braked
- *          to what is left of its share (box_brake()), so all sandboxes together cannot pass the red mark, however fast they write and however late the next
- *          look comes, and who writes little can still write when the others are refused. What is pending is written back at once, which makes exposure small;
- *          disks that hold deleted data are trimmed.
- *   red    below the red mark. Nothing new is allocated inside. A sandbox that still takes space (metadata, blocks allocated before) is frozen, and after
- *          30 s in which no room came back ended with `disk_full`: frozen it cannot delete anything.
+ *   calm   above the reserve. Creates are taken. Where much is pending for the room there is, who has much of it is frozen until it is written back, so that a
+ *          process outside cannot take the room first. The next look comes before writers at memory speed could have crossed the reserve; near the reserve a
+ *          brake (box_brake()) holds even if it comes late: each look deals out what is above the red mark anew, the half of it to those who write much.
+ *   tight  below the reserve. Creates get 507. What is left above the red mark is not dealt out anew any more: each has what it had left, and its equal part of
+ *          what comes back, and is braked there. So all sandboxes together cannot pass the red mark, however fast they write and however late the next look
+ *          comes, and who writes little can still write when the others are refused. What is pending is written back at once, which makes exposure small;
+ *          each has its own part of what may be pending. Disks that hold deleted data are trimmed.
+ *   red    below the red mark. Nothing new is allocated inside (but by those who had something left, while only dirty data that may have its room makes it
+ *          red). A sandbox that still takes space (metadata, blocks allocated before) is frozen, and after 30 s in which no room came back ended with
+ *          `disk_full`: frozen it cannot delete anything.
  *   full   free space itself is below half the red mark: somebody outside takes it. Everything is frozen and written back, with the ballast file released for
  *          that, because also a sandbox that only touches metadata breaks on a full host. Who takes space even so, or has pending what finds no room any
  *          more, ends with `disk_full`; the others go on when space comes back.
@@ -36,13 +38,13 @@ struct disk_entry {
 	uint64_t exposure;       /* bytes that may still come to the host */
 	uint64_t taken;          /* held on the host and certain to come: space.backed + pending of the last look */
 	uint64_t growth;         /* decaying sum of what it took */
-	uint64_t quota;          /* what it may still take of what was dealt out */
-	uint64_t closed_at;      /* `taken` when the brake closed in the red zone; 0 = it is not closed */
+	uint64_t quota;          /* bytes it may still take of what was dealt out */
+	uint64_t closed_at;      /* `taken` at the first look after the brake closed in the red zone; 0 = none yet */
 	uint64_t frozen_at;      /* backed + exposure when it was frozen; 0 = it is not */
 	int64_t stubborn_at;     /* boottime since when it is */
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
-	bool seen, braked, frozen, stubborn;
+	bool seen, braked, closed, frozen, stubborn;
 };
 
 struct disk_marks {

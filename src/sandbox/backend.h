@@ -106,9 +106,9 @@ int box_space(const struct box *b, struct box_space *ret);
 /* Bytes in memory that its processes have written to files and that are not on the disk yet, whether a block was chosen or not (fallocate inside chooses them
  * before). 0, -ENOENT where nobody accounts memory, or -errno. */
 int box_dirty(const struct box *b, uint64_t *ret);
-/* At most `bytes` more may be allocated inside; what is over gets ENOSPC from write(2), before it is dirty. BOX_NO_BRAKE = no limit but the disk's size.
+/* box_space.used may grow to `most`; what is over gets ENOSPC from write(2), before it is dirty. BOX_NO_BRAKE = no limit but the disk's size.
  * Stays in force when the node ends. 0 or -errno; under 50 us. */
-int box_brake(struct box *b, uint64_t bytes);
+int box_brake(struct box *b, uint64_t most);
 /* Starts writing back what is dirty inside (syncfs on a worker, one at a time per box; a second call while one runs does nothing). */
 void box_sync(struct box *b);
 /* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */

@@ -47,15 +47,15 @@ int space_read(unsigned loop, int mount, int image, struct box_space *ret)
 	return 0;
 }
 
-int space_brake(unsigned loop, int mount, uint64_t bytes)
+int space_brake(unsigned loop, int mount, uint64_t most)
 {
 	char path[64], value[32];
 	struct statfs fs;
 	if (fstatfs(mount, &fs) < 0)
 		return -errno;
-	/* f_bfree is without pending blocks already, as the kernel's own check is. */
-	uint64_t usual = MIN((uint64_t)fs.f_blocks / 50, RESERVED_MAX), allowed = bytes / (uint64_t)fs.f_bsize;
-	uint64_t reserved = fs.f_bfree > allowed ? MAX(usual, fs.f_bfree - allowed) : usual;
+	/* A number of blocks that stay free, whatever was taken since `most` was thought of. The kernel's own check is without pending blocks, as f_bfree is. */
+	uint64_t total = (uint64_t)fs.f_blocks, usual = MIN(total / 50, RESERVED_MAX), used = most / (uint64_t)fs.f_bsize;
+	uint64_t reserved = used < total ? MAX(usual, total - used) : usual;
 	int n = snprintf(value, sizeof(value), "%llu", (unsigned long long)reserved);
 	attribute(path, loop, "reserved_clusters");
 	return file_write_value(AT_FDCWD, path, str_n(value, (size_t)n));

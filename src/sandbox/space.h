@@ -14,7 +14,7 @@
 /* 0 or -errno. */
 int space_read(unsigned loop, int mount, int image, struct box_space *ret);
 /* See box_brake(). 0 or -errno. */
-int space_brake(unsigned loop, int mount, uint64_t bytes);
+int space_brake(unsigned loop, int mount, uint64_t most);
 /* Ends the file system at once: nothing that is dirty is written any more, every access fails (EXT4_IOC_SHUTDOWN). For a disk that is thrown away: its unmount
  * then writes nothing, and needs no room on a full host. 0 or -errno. */
 int space_shutdown(int mount);

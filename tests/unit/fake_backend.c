@@ -332,9 +332,9 @@ int box_dirty(const struct box *b, uint64_t *ret)
 	return -ENOENT;
 }
 
-int box_brake(struct box *b, uint64_t bytes)
+int box_brake(struct box *b, uint64_t most)
 {
-	b->m->brake = bytes;
+	b->m->brake = most;
 	return 0;
 }
 

@@ -88,7 +88,7 @@ static void the_brake_refuses_before_anything_is_dirty(void **state)
 	assert_int_equal(space_read(loop_number, mount_fd, image, &after), 0);
 	assert_true(after.used >= before.used + 8 * MIB);
 	assert_true(after.pending + after.backed - before.backed >= 8 * MIB);
-	assert_int_equal(space_brake(loop_number, mount_fd, 4 * MIB), 0);
+	assert_int_equal(space_brake(loop_number, mount_fd, after.used + 4 * MIB), 0);
 	uint64_t accepted = write_inside("b", 64 * MIB, &e);
 	assert_int_equal(e, ENOSPC);
 	assert_in_range(accepted, 3 * MIB, 4 * MIB);

@@ -739,9 +739,9 @@ int box_dirty(const struct box *b, uint64_t *ret)
 	return is_usable(b) ? cgroups_dirty(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, ret) : -EBUSY;
 }
 
-int box_brake(struct box *b, uint64_t bytes)
+int box_brake(struct box *b, uint64_t most)
 {
-	return is_usable(b) ? space_brake(b->slot->disk.loop, b->slot->disk.root, bytes) : -EBUSY;
+	return is_usable(b) ? space_brake(b->slot->disk.loop, b->slot->disk.root, most) : -EBUSY;
 }
 
 int64_t box_disk_bytes(const struct box *b)
