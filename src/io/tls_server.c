@@ -148,15 +148,12 @@ static int on_certificate(SSL *ssl, void *arg)
 
 static int on_alpn(SSL *ssl, const unsigned char **ret, unsigned char *ret_n, const unsigned char *offered, unsigned n, void *arg)
 {
-	static const char *const spoken[] = {"http/1.1", "http/1.0"};
-	for (size_t k = 0; k < ARRAY_SIZE(spoken); k++)
-		for (unsigned i = 0; i + offered[i] < n; i += 1u + offered[i])
-			if (str_is(str_n(offered + i + 1, offered[i]), spoken[k])) {
-				*ret = offered + i + 1;
-				*ret_n = offered[i];
-				return SSL_TLSEXT_ERR_OK;
-			}
-	return SSL_TLSEXT_ERR_ALERT_FATAL;
+	static const unsigned char spoken[] = "\x08http/1.1\x08http/1.0";
+	unsigned char *chosen;
+	if (SSL_select_next_proto(&chosen, ret_n, spoken, sizeof(spoken) - 1, offered, n) != OPENSSL_NPN_NEGOTIATED)
+		return SSL_TLSEXT_ERR_ALERT_FATAL;
+	*ret = chosen;
+	return SSL_TLSEXT_ERR_OK;
 }
 
 /* Older tickets are then of no use, and their clients do a whole handshake. */
