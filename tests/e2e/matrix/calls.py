@@ -98,6 +98,62 @@ SDK = {
     ],
 }
 
+CODE = {
+    "Code interpreter": [
+        ("run code", "output, result, execution count, state"),
+        ("run code with callbacks", "output, errors and results as they come"),
+        ("run code that fails", "name, value, traceback"),
+        ("results of many kinds", "HTML, Markdown, SVG, JSON, LaTeX, JavaScript"),
+        ("a chart", "a picture, and its data"),
+        ("a data frame", "a table, and its data"),
+        ("environment of one run", "gone after it"),
+        ("contexts", "made, used, listed, restarted, removed"),
+        ("javascript and bash", "other languages"),
+        ("code that takes too long", "timeout error; the next run works"),
+        ("no such context", "not found"),
+    ],
+}
+
+CLI = {
+    "Command line of E2B": [
+        ("sandbox create -d", "prints the id"),
+        ("sandbox create", "a terminal, until its shell ends"),
+        ("sandbox connect", "a terminal in a sandbox that stays"),
+        ("sandbox list", "as text, as JSON, by state"),
+        ("sandbox info", "as text, as JSON"),
+        ("sandbox exec", "output, user, directory, environment"),
+        ("sandbox exec, exit code", "handed on"),
+        ("sandbox exec in a pipe", "600 kB through it; a reader that stops early"),
+        ("sandbox exec -b", "runs on"),
+        ("sandbox exec, no such sandbox", "an error that says so"),
+        ("sandbox kill", "several; one that is gone"),
+        ("sandbox logs", ""),
+        ("template list", ""),
+        ("sandbox pause", ""),
+        ("sandbox metrics", ""),
+        ("sandbox snapshot create", ""),
+        ("template create", ""),
+    ],
+}
+
+CUBE = {
+    "CubeSandbox client": [
+        ("health", "without a sandbox"),
+        ("create, run, kill", "environment, output, exit code; then not found"),
+        ("connect to a sandbox", "as root, as another user"),
+        ("list sandboxes", "both routes"),
+        ("set the timeout", "also never"),
+        ("files", "write, read, list, rename, remove, missing ones"),
+        ("watch a directory", "an event"),
+        ("terminal", "input, size, output, exit code"),
+        ("errors", "no such sandbox, no such template, bad timeout"),
+        ("pause a sandbox", ""),
+        ("clone", ""),
+        ("roll back", ""),
+        ("replace the network policy", ""),
+    ],
+}
+
 # What a refusal must say: status and name, in the client's own error. A call that is refused and not named here fails the test,
 # and so does one that is named here and works.
 REFUSED = {
@@ -116,9 +172,17 @@ REFUSED = {
     "list secrets": r"501.*secrets",
     "build a template": r"501.*templates",
     "template tags": r"501.*tags",
+    "sandbox pause": r"501.*pause",
+    "sandbox metrics": r"501.*metrics",
+    "sandbox snapshot create": r"501.*snapshots",
+    "template create": r"501.*templates",
+    "pause a sandbox": r"pause is not implemented",
+    "clone": r"snapshots is not implemented",
+    "roll back": r"rollback is not implemented",
+    "replace the network policy": r"network is not implemented",
 }
 
-SUITES = {"sdk": SDK}
+SUITES = {"sdk": SDK, "cli": CLI, "cube": CUBE}
 
 
 def names(suite):

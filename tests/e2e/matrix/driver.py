@@ -3,20 +3,19 @@ One JSON line a call on the standard output; E2B_API_URL and its likes name the 
 what the synchronous one returns at once, the other one returns after an await."""
 
 import asyncio
+import concurrent.futures
 import hashlib
 import http.client
 import inspect
 import io
-import json
 import os
 import re
 import sys
-import time
-import traceback
 import urllib.parse
 import uuid
 
 import e2b
+from driving import Calls, a, fails, need, refused, until
 
 FORM, VERSION = sys.argv[1:3]
 ASYNC = FORM == "async"
@@ -24,52 +23,6 @@ MINOR = int(VERSION.split(".")[1])
 Sandbox = e2b.AsyncSandbox if ASYNC else e2b.Sandbox
 Template = e2b.AsyncTemplate if ASYNC else e2b.Template
 SERVER = urllib.parse.urlsplit(os.environ["E2B_API_URL"])
-
-
-class Absent(Exception):
-    pass
-
-
-class Refused(Exception):
-    pass
-
-
-async def a(value):
-    return await value if inspect.isawaitable(value) else value
-
-
-def need(condition, what):
-    if not condition:
-        raise Absent(what)
-
-
-async def fails(ask, *classes, match=""):
-    """The error that ask() must end with."""
-    try:
-        value = await a(ask())
-    except classes as e:
-        assert re.search(match, str(e), re.S), f"{type(e).__name__}: {e}"
-        return e
-    raise AssertionError(f"no error: {value!r}")
-
-
-async def refused(ask):
-    """Asks for something this server does not serve: the client's error goes to the test as it is."""
-    try:
-        value = await a(ask())
-    except Exception as e:
-        raise Refused(str(e)) from e
-    raise AssertionError(f"not refused: {value!r}")
-
-
-async def until(condition, what, seconds=20):
-    end = time.monotonic() + seconds
-    while True:
-        value = await a(condition())
-        if value:
-            return value
-        assert time.monotonic() < end, f"waited for: {what}"
-        await asyncio.sleep(0.02)
 
 
 def plain(box, port, path, method="GET", body=None, headers=None):
@@ -116,36 +69,20 @@ class Watched:
         return await until(look, f"{kind} {name}, saw {self.seen}")
 
 
-shared = None
-calls = {}
+calls = Calls(lambda: Sandbox.create("base", timeout=600))
+call, alone = calls.on_shared, calls.alone
 
 
-def call(name):
-    """The body gets the sandbox that all share which do not hurt it."""
+def own(name, **options):
+    """The body gets a sandbox of its own, which it may kill."""
     def add(body):
         async def run():
-            global shared
-            if shared is None:
-                shared = await a(Sandbox.create("base", timeout=600))
-            await body(shared)
-        calls[name] = run
-        return body
-    return add
-
-
-def alone(name, **options):
-    """The body gets a sandbox of its own, or None with options=None."""
-    def add(body):
-        async def run():
-            if options.get("create", True):
-                box = await a(Sandbox.create("base", **options))
-                try:
-                    await body(box)
-                finally:
-                    await a(box.kill())
-            else:
-                await body()
-        calls[name] = run
+            box = await a(Sandbox.create("base", **options))
+            try:
+                await body(box)
+            finally:
+                await a(box.kill())
+        calls.bodies[name] = run
         return body
     return add
 
@@ -153,7 +90,7 @@ def alone(name, **options):
 # Sandboxes
 
 
-@alone("create", create=False)
+@alone("create")
 async def _():
     tag = unique()
     box = await a(Sandbox.create("base", metadata={"tag": tag}, envs={"GREETING": "hello there"}, timeout=123))
@@ -166,7 +103,7 @@ async def _():
     await a(box.kill())
 
 
-@alone("create without a template", create=False)
+@alone("create without a template")
 async def _():
     box = await a(Sandbox.create())
     assert (await a(box.commands.run("echo hi"))).stdout == "hi\n"
@@ -181,7 +118,7 @@ async def _(box):
     assert (await a(again.commands.run("cat /tmp/shared"))).stdout == "one"
 
 
-@alone("connect keeps the deadline", timeout=100)
+@own("connect keeps the deadline", timeout=100)
 async def _(box):
     async def end():
         return (await a(Sandbox.get_info(box.sandbox_id))).end_at
@@ -202,7 +139,7 @@ async def _(box):
     assert re.fullmatch(r"\d+\.\d+\.\d+", info.envd_version)
 
 
-@alone("list", create=False)
+@alone("list")
 async def _():
     metadata = {"the key": f"{unique()} &=ü%+/日本"}
     made = await a(Sandbox.create("base", metadata=metadata))
@@ -214,7 +151,7 @@ async def _():
     await a(other.kill())
 
 
-@alone("list by pages", create=False)
+@alone("list by pages")
 async def _():
     tag = unique()
     made = [await a(Sandbox.create("base", metadata={"tag": tag})) for _ in range(3)]
@@ -229,7 +166,7 @@ async def _():
         await a(s.kill())
 
 
-@alone("list by state", create=False)
+@alone("list by state")
 async def _():
     tag = unique()
     made = await a(Sandbox.create("base", metadata={"tag": tag}))
@@ -238,7 +175,7 @@ async def _():
     await a(made.kill())
 
 
-@alone("set timeout")
+@own("set timeout")
 async def _(box):
     async def end():
         return (await a(box.get_info())).end_at
@@ -249,21 +186,21 @@ async def _(box):
     assert await end() < first
 
 
-@alone("is running")
+@own("is running")
 async def _(box):
     assert await a(box.is_running()) is True
     await a(box.kill())
     assert await a(box.is_running()) is False
 
 
-@alone("kill", create=False)
+@alone("kill")
 async def _():
     box = await a(Sandbox.create("base"))
     assert await a(box.kill()) is True
     assert await a(box.kill()) is False
 
 
-@alone("kill by id", create=False)
+@alone("kill by id")
 async def _():
     box = await a(Sandbox.create("base"))
     assert await a(Sandbox.kill(box.sandbox_id)) is True
@@ -284,7 +221,7 @@ async def _(box):
     await a(server.kill())
 
 
-@alone("template exists", create=False)
+@alone("template exists")
 async def _():
     need(hasattr(Template, "exists"), "Template.exists")
     assert await a(Template.exists("base")) is True
@@ -416,7 +353,6 @@ async def _(box):
         results = await asyncio.gather(*(box.commands.run(f"echo {i}") for i in range(100)))
     else:
         loop = asyncio.get_running_loop()
-        import concurrent.futures
         with concurrent.futures.ThreadPoolExecutor(100) as pool:
             results = await asyncio.gather(*(loop.run_in_executor(pool, box.commands.run, f"echo {i}") for i in range(100)))
     assert [r.stdout for r in results] == [f"{i}\n" for i in range(100)]
@@ -680,24 +616,24 @@ NO_BOX = "i" + "0" * 20
 NO_KEY = "e2b_" + "0" * 40
 
 
-@alone("no such sandbox", create=False)
+@alone("no such sandbox")
 async def _():
     for ask in (lambda: Sandbox.get_info(NO_BOX), lambda: Sandbox.set_timeout(NO_BOX, 1), lambda: Sandbox.connect(NO_BOX)):
         await fails(ask, e2b.SandboxNotFoundException)
 
 
-@alone("no such template", create=False)
+@alone("no such template")
 async def _():
     await fails(lambda: Sandbox.create("no-such-template"), e2b.SandboxException, match="404.*no-such-template.*not found")
 
 
-@alone("wrong key", create=False)
+@alone("wrong key")
 async def _():
     await fails(lambda: Sandbox.create("base", api_key=NO_KEY), e2b.AuthenticationException)
     await fails(lambda: Sandbox.list(api_key=NO_KEY).next_items(), e2b.AuthenticationException)
 
 
-@alone("bad timeout", create=False)
+@alone("bad timeout")
 async def _():
     await fails(lambda: Sandbox.create("base", timeout=-5), e2b.SandboxException, match="400.*[Tt]imeout")
 
@@ -739,14 +675,14 @@ async def _(box):
     await a(box.files.remove("/dev/more", user="root"))
 
 
-@alone("killed meanwhile")
+@own("killed meanwhile")
 async def _(box):
     handle = await a(box.commands.run("echo on; sleep 60", background=True))
     await a(Sandbox.kill(box.sandbox_id))
     await fails(handle.wait, e2b.TimeoutException)
 
 
-@alone("use after kill")
+@own("use after kill")
 async def _(box):
     await a(box.kill())
     for ask in (lambda: box.commands.run("true"), lambda: box.files.read("/etc/passwd"), lambda: box.files.list("/")):
@@ -768,7 +704,7 @@ async def _(box):
     await refused(lambda: box.create_snapshot())
 
 
-@alone("list snapshots", create=False)
+@alone("list snapshots")
 async def _():
     await refused(lambda: Sandbox.list_snapshots().next_items())
 
@@ -793,7 +729,7 @@ def refuses_create(name, need_=None, **options):
         if need_:
             need(need_ in inspect.signature(Sandbox.create).parameters, need_)
         await refused(lambda: Sandbox.create("base", **options))
-    calls[name] = run
+    calls.bodies[name] = run
 
 
 refuses_create("create with network rules", network={"deny_out": ["1.1.1.1"]})
@@ -803,46 +739,27 @@ refuses_create("create with a volume", volume_mounts={"/data": "no-volume"})
 refuses_create("create with an idempotency key", "idempotency_key", idempotency_key="a-key")
 
 
-@alone("list volumes", create=False)
+@alone("list volumes")
 async def _():
     await refused(lambda: (e2b.AsyncVolume if ASYNC else e2b.Volume).list())
 
 
-@alone("list secrets", create=False)
+@alone("list secrets")
 async def _():
     secret = getattr(e2b, "AsyncSecret" if ASYNC else "Secret", None)
     need(secret, "Secret")
     await refused(lambda: secret.list().next_items())
 
 
-@alone("build a template", create=False)
+@alone("build a template")
 async def _():
     await refused(lambda: Template.build(Template().from_image("debian:12").run_cmd("true"), alias="x-built"))
 
 
-@alone("template tags", create=False)
+@alone("template tags")
 async def _():
     need(hasattr(Template, "get_tags"), "Template.get_tags")
     await refused(lambda: Template.get_tags("base"))
 
 
-async def main():
-    out, sys.stdout = sys.stdout, sys.stderr
-    for name in sys.argv[3:]:
-        result, detail = "ok", ""
-        try:
-            if name not in calls:
-                raise AssertionError("the driver does not know this call")
-            await calls[name]()
-        except Absent as e:
-            result, detail = "absent", str(e)
-        except Refused as e:
-            result, detail = "refused", str(e)
-        except Exception:
-            result, detail = "failed", traceback.format_exc()
-        print(json.dumps({"call": name, "result": result, "detail": detail}), file=out, flush=True)
-    if shared:
-        await a(shared.kill())
-
-
-asyncio.run(main())
+calls.drive(sys.argv[3:])

@@ -13,7 +13,8 @@ def render(found):
     lines = ["| Client | Version | Pinned in | Calls that work | Refused | Not in this client |", "|---|---|---|---|---|---|"]
     for c in CLIENTS:
         results = list(found[c.id].values())
-        lines.append(f"| {c.package} | {c.version} | `{c.pinned}` | {results.count('ok')} | {results.count('refused')} | {results.count('absent')} |")
+        registry, form = "npm" if c.pinned.endswith("lock.json") else "PyPI", c.form and f", {c.form}"
+        lines.append(f"| {registry} `{c.package}`{form} | {c.version} | `{c.pinned}` | {results.count('ok')} | {results.count('refused')} | {results.count('absent')} |")
     for suite, groups in SUITES.items():
         clients = [c for c in CLIENTS if c.suite == suite]
         for group, calls in groups.items():

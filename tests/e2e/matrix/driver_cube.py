@@ -1,0 +1,118 @@
+"""Drives PyPI cubesandbox through the calls of calls.py: driver_cube.py CALL... CUBE_API_URL and its likes name the server."""
+
+import os
+import sys
+
+import cubesandbox as errors
+from cubesandbox import PtySize, Sandbox
+from driving import Calls, fails, refused
+
+calls = Calls(lambda: Sandbox.create("base", timeout=600))
+call, alone = calls.on_shared, calls.alone
+
+
+@alone("health")
+def _():
+    assert Sandbox.health()["status"] == "ok"
+
+
+@alone("create, run, kill")
+async def _():
+    box = Sandbox.create("base", timeout=120, env_vars={"GREETING": "hello"}, metadata={"a": "b"})
+    r = box.commands.run("echo $GREETING; echo err >&2; exit 3")
+    assert (r.stdout, r.stderr, r.exit_code) == ("hello\n", "err\n", 3)
+    info = box.get_info()
+    assert info.state.value == "running" and info.metadata == {"a": "b"}
+    box.kill()
+    await fails(box.kill, errors.SandboxNotFoundError)
+    await fails(box.get_info, errors.SandboxNotFoundError)
+
+
+@call("connect to a sandbox")
+def _(box):
+    again = Sandbox.connect(box.sandbox_id)
+    assert again.commands.run("whoami").stdout == "root\n"
+    assert again.commands.run("whoami", user="user", cwd="/tmp", envs={"A": "b"}).stdout == "user\n"
+
+
+@call("list sandboxes")
+def _(box):
+    for listed in (Sandbox.list(), Sandbox.list_v2()):
+        assert box.sandbox_id in [s["sandboxID"] for s in listed]
+
+
+@call("set the timeout")
+def _(box):
+    first = box.get_info().end_at
+    box.set_timeout(3000)
+    assert box.get_info().end_at > first
+    box.set_timeout(-1)
+    assert box.get_info().end_at.year == 9999
+    box.set_timeout(600)
+
+
+@call("files")
+async def _(box):
+    box.files.write("/tmp/a ü", "one")
+    assert box.files.read("/tmp/a ü") == "one"
+    data = os.urandom(5000)
+    assert box.files.write_files([("/tmp/many/1", data), ("/tmp/many/2", "2")]) == 2
+    assert [e["name"] for e in box.files.list("/tmp/many")] == ["1", "2"]
+    assert box.files.stat("/tmp/many/1")["size"] == "5000"
+    box.files.make_dir("/tmp/made")
+    assert box.files.rename("/tmp/many/2", "/tmp/made/3")["path"] == "/tmp/made/3"
+    assert box.files.exists("/tmp/made/3") and not box.files.exists("/tmp/many/2")
+    box.files.remove("/tmp/made")
+    assert not box.files.exists("/tmp/made")
+    await fails(lambda: box.files.read("/nowhere"), IOError, match="not exist")
+    await fails(lambda: box.files.list("/nowhere"), errors.FilesystemNotFoundError)
+
+
+@call("watch a directory")
+def _(box):
+    box.files.make_dir("/tmp/watched")
+    with box.files.watch_dir("/tmp/watched") as events:
+        other = Sandbox.connect(box.sandbox_id)
+        other.files.write("/tmp/watched/f", "x")
+        event = next(iter(events))
+        assert (event.name, event.type) == ("f", "EVENT_TYPE_CREATE")
+
+
+@call("terminal")
+def _(box):
+    handle = box.pty.create(size=PtySize(rows=24, cols=80))
+    handle.resize(PtySize(rows=45, cols=123))
+    handle.send_stdin(b"stty size; exit\n")
+    text = bytearray()
+    assert handle.wait(on_data=text.extend) == 0
+    assert b"45 123" in text
+
+
+@alone("errors")
+async def _():
+    await fails(lambda: Sandbox.connect("i" + "0" * 20), errors.SandboxNotFoundError)
+    await fails(lambda: Sandbox.create("no-such-template"), errors.TemplateNotFoundError)
+    await fails(lambda: Sandbox.create("base", timeout=0), errors.ApiError, match="Timeout")
+
+
+@call("pause a sandbox")
+async def _(box):
+    await refused(box.pause)
+
+
+@call("clone")
+async def _(box):
+    await refused(box.clone)
+
+
+@call("roll back")
+async def _(box):
+    await refused(lambda: box.rollback("snap-" + "0" * 20))
+
+
+@call("replace the network policy")
+async def _(box):
+    await refused(lambda: box.update_network({"deny_out": ["1.1.1.1"]}))
+
+
+calls.drive(sys.argv[1:])
