@@ -1,0 +1,98 @@
+"""The kernel application: ipykernel's, with our shell, message encoding and import hooks."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+
+# Neither is of use to a kernel that is only asked to execute, and they are 40 % of ipykernel's start. Users can import both.
+_UNUSED = ("debugpy", "jedi")
+_absent = [name for name in _UNUSED if name not in sys.modules]
+for _name in _absent:
+    sys.modules[_name] = None
+try:
+    from ipykernel.ipkernel import IPythonKernel
+    from ipykernel.kernelapp import IPKernelApp
+finally:
+    for _name in _absent:
+        del sys.modules[_name]
+
+from IPython.paths import get_ipython_dir
+from traitlets import Type
+from traitlets.config import Config
+
+from . import imports, pictures
+from .shell import Shell
+
+
+def _mark_boxes(module):
+    from .charts.box import mark
+
+    mark(module)
+
+
+class Kernel(IPythonKernel):
+    """ipykernel's kernel with our shell, and cells with `await` that can be interrupted."""
+
+    shell_class = Type(Shell)
+
+    def start(self):
+        """As the base class, without its word about the debugger that is not there."""
+        level, self.log.level = self.log.level, max(self.log.level, logging.ERROR)
+        super().start()
+        self.log.level = level
+
+    @contextlib.contextmanager
+    def _cancel_on_sigint(self, future):
+        """Interrupts a cell that awaits: KeyboardInterrupt where its own code runs, else its cancellation.
+
+        ipykernel asks its loop to cancel, which does not wake a loop that waits, and never reaches code that does not await.
+        """
+        loop = asyncio.get_running_loop()
+
+        def interrupt(signum, frame):
+            if asyncio.current_task(loop) is future:
+                raise KeyboardInterrupt
+            loop.call_soon_threadsafe(future.cancel)
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class KernelApp(IPKernelApp):
+    """ipykernel's application; what is set here gives way to the user's own profile."""
+
+    kernel_class = Type(Kernel, klass=IPythonKernel).tag(config=True)
+
+    def initialize(self, argv=None):
+        """As the base class, also where no directory can be made in the home directory (a full disk, say)."""
+        try:
+            get_ipython_dir()
+        except OSError:
+            shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="ipython-", dir=shared)
+        super().initialize(argv)
+
+    def load_config_file(self, suppress_errors=True):
+        """Puts our settings under those of the profile's files."""
+        config = Config()
+        config.Session.packer = "cubicle_kernel.packing.pack"
+        config.Session.unpacker = "cubicle_kernel.packing.unpack"
+        # The history of a sandbox's kernels is read by nobody: no file, no lock between kernels, nothing to fail on a full disk.
+        config.HistoryManager.hist_file = ":memory:"
+        self.update_config(config)
+        super().load_config_file(suppress_errors)
+
+    def init_shell(self):
+        """Also waits for the libraries that we add something to."""
+        super().init_shell()
+        if self.shell:
+            pictures.arm(self.shell)
+            imports.when_imported("matplotlib.axes._axes", _mark_boxes)
+            imports.install()

@@ -1,0 +1,30 @@
+"""Starts the Python kernel of code-interpreter templates: ipykernel with what cubicle_kernel adds.
+
+A broken addition must not cost the user the kernel: whatever happens while it loads (a package upgraded to something it does not
+know, say), plain ipykernel starts instead and the reason is on stderr.
+"""
+
+import os
+import sys
+import traceback
+
+# The directory of this file is where cubicle_kernel is found, and nothing else may be found there by user code.
+HERE = os.path.dirname(os.path.realpath(__file__))
+
+
+def load():
+    """Returns the application class: ours, or ipykernel's when ours cannot be loaded."""
+    sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != HERE]
+    sys.path.insert(0, HERE)
+    try:
+        from cubicle_kernel.app import KernelApp
+    except Exception:
+        traceback.print_exc()
+        from ipykernel.kernelapp import IPKernelApp as KernelApp
+    finally:
+        sys.path.remove(HERE)
+    return KernelApp
+
+
+if __name__ == "__main__":
+    load().launch_instance()
