@@ -55,6 +55,10 @@ int doctor_try_overlay(struct doctor *d, struct error *err);
 int doctor_try_reflink(struct doctor *d, struct error *err);
 int doctor_try_space(struct doctor *d, struct error *err);
 
+/* doctor_tls.c */
+int doctor_try_certificate(struct doctor *d, struct error *err);
+int doctor_try_names(struct doctor *d, struct error *err);
+
 /* doctor_host.c */
 int doctor_try_users(struct doctor *d, struct error *err);
 int doctor_try_ids(struct doctor *d, struct error *err);

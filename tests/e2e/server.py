@@ -71,7 +71,7 @@ class Server:
             (node / part).mkdir(parents=True, exist_ok=True)
             for source in (TEMPLATES / "node" / part).iterdir():
                 target = node / part / source.name
-                if target.exists():
+                if target.exists() or source.name.startswith("."):  # a build under way
                     continue
                 try:
                     os.link(source, target)
