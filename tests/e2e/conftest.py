@@ -1,3 +1,4 @@
+import contextlib
 import os
 import time
 
@@ -7,11 +8,11 @@ import leak
 from server import Server, wait_for
 
 
-@pytest.fixture(scope="session")
-def server():
-    """One server for the tests that do not disturb it; ends with the leak check."""
+@contextlib.contextmanager
+def serving(**kwargs):
+    """A server that clients find in their environment; ends with the leak check."""
     before = leak.snapshot()
-    s = Server().start()
+    s = Server(**kwargs).start()
     os.environ.update(s.env())
     try:
         yield s
@@ -21,6 +22,13 @@ def server():
         check_leaks(before, s)
     finally:
         s.destroy()
+
+
+@pytest.fixture(scope="session")
+def server():
+    """One server for the tests that do not disturb it."""
+    with serving() as s:
+        yield s
 
 
 def check_leaks(before, s):

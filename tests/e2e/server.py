@@ -1,5 +1,8 @@
 """A Cubicle server of the test's own: fresh state directory, port, address range, uid range and cgroup."""
 
+import contextlib
+import fcntl
+import functools
 import hashlib
 import http.client
 import json
@@ -41,16 +44,39 @@ def clean_env(extra=None):
     return {**{k: v for k, v in os.environ.items() if not k.startswith(("CUBICLE_", "E2B_"))}, **(extra or {})}
 
 
-def ensure_base_template():
-    """Makes the template `base` once per machine; later runs take the same files."""
-    node = TEMPLATES / "node"
-    if any((node / "templates").glob("*.json")):
-        return
-    subprocess.run([CUBICLE, "template", "make-default", "--if-missing", f"--state.dir={TEMPLATES}"], check=True, env=clean_env())
+@functools.cache
+def ensure_templates(*names):
+    """Makes these templates once per machine; later runs take the same files, unless what they are made of has changed."""
+    subprocess.run([CUBICLE, "template", "make-default", *names, "--if-missing", f"--state.dir={TEMPLATES}"], check=True, env=clean_env())
+
+
+def share_templates(node):
+    """Links everything of TEMPLATES into this directory of a server, while nobody else makes templates there."""
+    with open_directory(TEMPLATES / "node/images") as images:
+        fcntl.flock(images, fcntl.LOCK_SH)
+        for part in ("images", "templates"):
+            (node / part).mkdir(parents=True, exist_ok=True)
+            for source in (TEMPLATES / "node" / part).iterdir():
+                target = node / part / source.name
+                if target.exists() or source.name.startswith("."):  # what a build that was broken off has left
+                    continue
+                try:
+                    os.link(source, target)
+                except OSError:
+                    shutil.copy2(source, target)
+
+
+@contextlib.contextmanager
+def open_directory(path):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class Server:
-    def __init__(self, options=None, state_dir=None, env=None):
+    def __init__(self, options=None, state_dir=None, env=None, templates=("base",)):
         self.port = free_port()
         self.options = dict(options or {})
         self.own_state = state_dir is None
@@ -62,21 +88,9 @@ class Server:
         # Ranges of this server alone: several may run at once on the test machine.
         self.uid_base = 0x60000000 + (digest % 8) * 0x4000000
         self.cgroup_parent = f"cubicle-test{digest % 10000}"
-        self._share_templates()
-
-    def _share_templates(self):
-        ensure_base_template()
+        ensure_templates(*templates)
         node = self.state / "node"
-        for part in ("images", "templates"):
-            (node / part).mkdir(parents=True, exist_ok=True)
-            for source in (TEMPLATES / "node" / part).iterdir():
-                target = node / part / source.name
-                if target.exists() or source.name.startswith("."):  # a build under way
-                    continue
-                try:
-                    os.link(source, target)
-                except OSError:
-                    shutil.copy2(source, target)
+        share_templates(node)
         os.chmod(node, 0o700)
         os.chmod(self.state, 0o711)
 
