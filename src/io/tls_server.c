@@ -173,9 +173,11 @@ static bool set_up(struct tls_server *s)
 	if (!s->ctx)
 		return false;
 	SSL_CTX_set_options(s->ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
-	SSL_CTX_set_mode(s->ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+	/* Chains are sent as they are given: to look for more of them would cost every handshake. */
+	SSL_CTX_set_mode(s->ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_NO_AUTO_CHAIN);
 	SSL_CTX_set_session_cache_mode(s->ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_timeout(s->ctx, TICKET_LIFE_S);
+	SSL_CTX_set_num_tickets(s->ctx, 1);
 	SSL_CTX_set_alpn_select_cb(s->ctx, on_alpn, NULL);
 	SSL_CTX_set_cert_cb(s->ctx, on_certificate, s);
 	return SSL_CTX_set_min_proto_version(s->ctx, TLS1_2_VERSION) && SSL_CTX_set_cipher_list(s->ctx, ciphers) &&
