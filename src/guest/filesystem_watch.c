@@ -52,34 +52,45 @@ static int refuse(struct filesystem_call *q, int r, const char *path)
 	}
 }
 
-int watch_request_open(struct filesystem_call *q, struct watch_request *ret)
+int watch_request_parse(struct filesystem_call *q, struct watch_options *ret)
 {
-	bool recursive = false, network = false;
-	cleanup_buf struct buf path = BUF_INIT;
-	*ret = (struct watch_request){0};
-	int r = filesystem_path(q, "path", &path);
+	*ret = (struct watch_options){0};
+	int r = filesystem_path(q, "path", &ret->path);
 	if (r == 0)
-		r = bool_field(q, "recursive", "recursive", &recursive);
+		r = bool_field(q, "recursive", "recursive", &ret->recursive);
 	if (r == 0)
 		r = bool_field(q, "includeEntry", "include_entry", &ret->entries);
 	if (r == 0)
-		r = bool_field(q, "allowNetworkMounts", "allow_network_mounts", &network);
-	if (r < 0)
-		return r;
-	files_clean(&ret->path, buf_str(&path));
-	if (!buf_cstr(&ret->path))
+		r = bool_field(q, "allowNetworkMounts", "allow_network_mounts", &ret->network_mounts);
+	return r;
+}
+
+static int open_watch(struct filesystem_call *q, struct watch_options *o, struct watch_request *w)
+{
+	const char *path = buf_cstr(&o->path);
+	w->entries = o->entries;
+	files_clean(&w->path, buf_str(&o->path));
+	if (!path || !buf_cstr(&w->path))
 		return -ENOMEM;
-	r = watch_new(buf_cstr(&path), recursive, network, &ret->watch);
-	if (r < 0) {
-		r = refuse(q, r, buf_cstr(&path));
-		watch_request_done(ret);
-		return r;
-	}
-	if (q->deadline && clock_monotonic() >= q->deadline) {
-		watch_request_done(ret);
+	int r = watch_new(path, o->recursive, o->network_mounts, &w->watch);
+	if (r < 0)
+		return refuse(q, r, path);
+	if (q->deadline && clock_monotonic() >= q->deadline)
 		return files_fail_rpc(q->call, CONNECT_DEADLINE_EXCEEDED, "context deadline exceeded");
-	}
 	return 0;
+}
+
+int watch_request_open(struct filesystem_call *q, struct watch_request *ret)
+{
+	struct watch_options options;
+	*ret = (struct watch_request){0};
+	int r = watch_request_parse(q, &options);
+	if (r == 0)
+		r = open_watch(q, &options, ret);
+	buf_done(&options.path);
+	if (r < 0)
+		watch_request_done(ret);
+	return r;
 }
 
 static void drop_names(struct watch_request *w)

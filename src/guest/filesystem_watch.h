@@ -16,7 +16,16 @@ struct watch_request {
 	bool has_names;
 };
 
-/* Reads the message of WatchDir and CreateWatcher and begins to watch. Refusals are recorded. */
+/* What the message of WatchDir and CreateWatcher asks for. */
+struct watch_options {
+	struct buf path; /* resolved; to be freed in any case */
+	bool recursive, entries, network_mounts;
+};
+
+/* Reads the message. 0, -ENOMEM, or a recorded refusal. */
+int watch_request_parse(struct filesystem_call *q, struct watch_options *ret);
+
+/* Reads the message and begins to watch. Refusals are recorded. */
 int watch_request_open(struct filesystem_call *q, struct watch_request *ret);
 void watch_request_done(struct watch_request *w);
 

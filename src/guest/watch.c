@@ -346,18 +346,16 @@ static int add(struct watch *w, struct node *parent, int fd, const char *name, d
 	if (wd < 0)
 		return is_fatal(wd) ? wd : 0;
 	struct node *n = node_find(w, wd);
-	if (n && is_above(w->limbo, n)) {
-		/* It was out of the tree, where nothing was told of it: it is as good as new. */
+	/* Known, and in its place, or mounted inside itself. */
+	if (n && (is_above(n, parent) || (n->parent == parent && strcmp(n->name, name) == 0)))
+		return n == w->root ? (arm(w, fd, true), 0) : 0;
+	if (n) {
+		/* It was moved here, maybe from outside of the tree, where nothing was told of it, or it is mounted twice:
+		 * as good as new. What is in the queue of it is older than what the scan will find. */
 		node_drop(w, n);
-		n = NULL;
 		if ((wd = arm(w, fd, false)) < 0)
 			return is_fatal(wd) ? wd : 0;
 	}
-	/* Known: it was moved here, or is mounted twice, maybe inside itself. */
-	if (n && (is_above(n, parent) || (n->parent == parent && strcmp(n->name, name) == 0)))
-		return n == w->root ? (arm(w, fd, true), 0) : 0;
-	if (n)
-		return node_move(w, n, parent, name);
 	n = node_new(wd, name);
 	if (!n) {
 		inotify_rm_watch(w->fd, wd);
@@ -532,7 +530,7 @@ static int follow(struct watch *w, struct node *n, const struct inotify_event *e
 	}
 	if (e->mask & IN_MOVED_TO) {
 		struct node *c = w->limbo->children;
-		while (c && c->cookie != e->cookie)
+		while (c && (c->cookie != e->cookie || is_above(c, n)))
 			c = c->next;
 		if (c)
 			return node_move(w, c, n, name);
@@ -566,7 +564,7 @@ static int tell_event(struct watch *w, struct node *n, const struct inotify_even
 	return 0;
 }
 
-static int on_event(struct watch *w, const struct inotify_event *e)
+static int on_event(struct watch *w, const struct inotify_event *e, const char *name)
 {
 	if (e->mask & IN_Q_OVERFLOW)
 		return -EOVERFLOW;
@@ -579,7 +577,6 @@ static int on_event(struct watch *w, const struct inotify_event *e)
 			node_drop(w, n);
 		return 0;
 	}
-	const char *name = e->len ? e->name : "";
 	/* What a directory under the watched one is told of itself, its parent is told with its name. */
 	if (!*name && n != w->root)
 		return 0;
@@ -604,20 +601,33 @@ static int settle(struct watch *w)
 	return lost ? -ESTALE : 0;
 }
 
-int watch_read(struct watch *w, watch_fn *fn, void *arg)
+int watch_take(struct watch *w, const void *bytes, size_t n, watch_fn *fn, void *arg)
 {
-	_Alignas(struct inotify_event) char bytes[16 * 1024];
-	ssize_t n = read(w->fd, bytes, sizeof(bytes));
-	if (n < 0)
-		return errno == EAGAIN ? settle(w) : errno == EINTR ? 1 : -errno;
+	struct inotify_event e;
+	const char *at = bytes, *end = at + n;
+	int r = 0;
 	w->tell = fn;
 	w->arg = arg;
-	int r = 0;
-	for (char *at = bytes; r == 0 && at < bytes + n;) {
-		const struct inotify_event *e = (const struct inotify_event *)(void *)at;
-		at += sizeof(*e) + e->len;
-		r = on_event(w, e);
+	while (r == 0 && at < end) {
+		if ((size_t)(end - at) < sizeof(e))
+			return -EIO;
+		memcpy(&e, at, sizeof(e));
+		at += sizeof(e);
+		/* Names are filled up with NUL. */
+		if ((size_t)(end - at) < e.len || (e.len && at[e.len - 1]))
+			return -EIO;
+		r = on_event(w, &e, e.len ? at : "");
+		at += e.len;
 	}
 	go_home();
 	return r < 0 ? r : 1;
+}
+
+int watch_read(struct watch *w, watch_fn *fn, void *arg)
+{
+	char bytes[16 * 1024];
+	ssize_t n = read(w->fd, bytes, sizeof(bytes));
+	if (n < 0)
+		return errno == EAGAIN ? settle(w) : errno == EINTR ? 1 : -errno;
+	return watch_take(w, bytes, (size_t)n, fn, arg);
 }

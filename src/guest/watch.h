@@ -38,6 +38,9 @@ int watch_fd(const struct watch *w);
  */
 int watch_read(struct watch *w, watch_fn *tell, void *arg);
 
+/* What watch_read() does with the bytes of one read(): events as the kernel writes them. 1, or a negative errno (also -EIO: cut). */
+int watch_take(struct watch *w, const void *bytes, size_t n, watch_fn *tell, void *arg);
+
 /* Code and text for an error of the other calls. */
 enum connect_code watch_failure(int r, const char **ret_text);
 
