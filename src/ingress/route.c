@@ -93,6 +93,23 @@ static bool find_one(const struct http_head *h, const char *name, const struct h
 	return true;
 }
 
+/* A browser asks whether a page may send E2b-Sandbox-Id: the header itself comes only afterwards. */
+static bool asks_for_the_header(const struct http_head *h)
+{
+	if (!str_is(h->method, "OPTIONS") || !http_find(h, "Origin") || !http_find(h, "Access-Control-Request-Method"))
+		return false;
+	struct str rest = http_value(h, "Access-Control-Request-Headers"), name;
+	while (rest.n) {
+		if (!str_cut(rest, ',', &name, &rest)) {
+			name = rest;
+			rest.n = 0;
+		}
+		if (str_eq_nocase(str_trim(name), STR("E2b-Sandbox-Id")))
+			return true;
+	}
+	return false;
+}
+
 static void bad(struct route *ret, const char *why)
 {
 	ret->kind = ROUTE_BAD;
@@ -112,8 +129,11 @@ void route_request(const struct http_head *h, struct route *ret)
 		bad(ret, "E2b-Sandbox-Id and E2b-Sandbox-Port may each be given once");
 		return;
 	}
-	if (!id && !port)
+	if (!id && !port) {
+		if (ret->kind == ROUTE_API && asks_for_the_header(h))
+			bad(ret, "missing header E2b-Sandbox-Id"); /* page_respond() lets preflights pass */
 		return;
+	}
 	if (id && !parse_id(id->value, false, header_id)) {
 		bad(ret, "Invalid sandbox ID");
 	} else if (port && !parse_port(port->value, &header_port)) {

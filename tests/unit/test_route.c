@@ -9,13 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static const char *method = "GET";
+
 /* Parses "GET / HTTP/1.1" with these header lines. The head lives until the next call. */
 static struct http_head *head_of(const char *lines)
 {
 	static struct http_head h;
 	static char text[8192];
 	int status;
-	snprintf(text, sizeof(text), "GET /a?b HTTP/1.1\r\n%s\r\n", lines);
+	snprintf(text, sizeof(text), "%s /a?b HTTP/1.1\r\n%s\r\n", method, lines);
 	if (http_parse_request(str_of(text), &h, &status) <= 0)
 		fail_msg("no request: %s", text);
 	return &h;
@@ -89,6 +91,25 @@ static void headers_route_where_the_host_does_not(void **state)
 	assert_string_equal(route("49983-iabc.sbx.test", "E2b-Sandbox-Id: iabc\r\n"), "49983 iabc");
 	assert_int_equal(strncmp(route("3000-iabc.sbx.test", both), "400", 3), 0);
 	assert_int_equal(strncmp(route("49983-ixyz.sbx.test", both), "400", 3), 0);
+}
+
+/* Before a page sends the headers, its browser asks whether it may. That is not for the API, and the page's answer to it lets it pass. */
+static void a_preflight_for_the_headers_is_not_the_api(void **state)
+{
+#define ASK(names) "Origin: https://x\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: " names "\r\n"
+	method = "OPTIONS";
+	assert_int_equal(strncmp(route("localhost", ASK("content-type,e2b-sandbox-id,e2b-sandbox-port")), "400 missing", 11), 0);
+	assert_int_equal(strncmp(route("localhost", ASK("E2b-Sandbox-Id")), "400 missing", 11), 0);
+	assert_int_equal(strncmp(route("localhost", ASK("a, e2b-sandbox-id , b")), "400 missing", 11), 0);
+	assert_string_equal(route("localhost", ASK("x-api-key")), "api");
+	assert_string_equal(route("localhost", ASK("e2b-sandbox-idx,xe2b-sandbox-id")), "api");
+	assert_string_equal(route("localhost", ASK("")), "api");
+	assert_string_equal(route("localhost", "Access-Control-Request-Headers: e2b-sandbox-id\r\n"), "api");
+	assert_string_equal(route("49983-iabc.sbx.test", ASK("e2b-sandbox-id")), "49983 iabc");
+	method = "POST";
+	assert_string_equal(route("localhost", ASK("e2b-sandbox-id")), "api");
+	method = "GET";
+#undef ASK
 }
 
 static const char *normal(const char *path)
@@ -218,6 +239,7 @@ int main(void)
 		cmocka_unit_test(other_hosts_are_the_api),
 		cmocka_unit_test(ports_and_ids_are_strict),
 		cmocka_unit_test(headers_route_where_the_host_does_not),
+		cmocka_unit_test(a_preflight_for_the_headers_is_not_the_api),
 		cmocka_unit_test(paths_are_judged_by_what_they_mean),
 		cmocka_unit_test(what_belongs_to_the_application_passes),
 		cmocka_unit_test(a_query_passes_byte_for_byte),

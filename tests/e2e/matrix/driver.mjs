@@ -105,13 +105,16 @@ export function calls(sdk, version) {
       assert.match(info.envdVersion, /^\d+\.\d+\.\d+$/)
     }),
     list: async () => {
-      const metadata = { 'the key': `${unique()} &=ü%+/日本` }
-      const made = await Sandbox.create('base', { metadata })
-      const other = await Sandbox.create('base', { metadata: { 'the key': 'x' } })
-      const found = await Sandbox.list({ query: { metadata } }).nextItems()
-      assert.deepEqual(found.map((s) => s.sandboxId), [made.sandboxId])
-      assert.deepEqual(found[0].metadata, metadata)
-      await Promise.all([made.kill(), other.kill()])
+      // cases.md 35: each goes through three layers of encoding.
+      const tag = unique()
+      const all = [{ 'team name': 'blue/green' }, { k: '100%' }, { k: 'a=b&c' }, { k: '+ +' }, { k: '日本' }, { '': 'x' }, { 'the key': '&=ü%25+/#?' }]
+        .map((metadata) => ({ ...metadata, tag }))
+      const made = await Promise.all(all.map((metadata) => Sandbox.create('base', { metadata })))
+      for (const [i, metadata] of all.entries()) {
+        const found = await Sandbox.list({ query: { metadata } }).nextItems()
+        assert.deepEqual(found.map((s) => [s.sandboxId, s.metadata]), [[made[i].sandboxId, metadata]])
+      }
+      await Promise.all(made.map((s) => s.kill()))
     },
     'list by pages': async () => {
       const tag = unique()

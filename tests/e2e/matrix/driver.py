@@ -141,14 +141,16 @@ async def _(box):
 
 @alone("list")
 async def _():
-    metadata = {"the key": f"{unique()} &=ü%+/日本"}
-    made = await a(Sandbox.create("base", metadata=metadata))
-    other = await a(Sandbox.create("base", metadata={"the key": "x"}))
-    found = await a(Sandbox.list(query=e2b.SandboxQuery(metadata=metadata)).next_items())
-    assert [s.sandbox_id for s in found] == [made.sandbox_id]
-    assert found[0].metadata == metadata
-    await a(made.kill())
-    await a(other.kill())
+    # cases.md 35: each goes through three layers of encoding.
+    tag = {"tag": unique()}
+    for metadata in ({"team name": "blue/green"}, {"k": "100%"}, {"k": "a=b&c"}, {"k": "+ +"}, {"k": "日本"}, {"": "x"}, {"the key": "&=ü%25+/#?"}):
+        made = await a(Sandbox.create("base", metadata={**metadata, **tag}))
+        other = await a(Sandbox.create("base", metadata={**tag, "k": "another"}))
+        found = await a(Sandbox.list(query=e2b.SandboxQuery(metadata={**metadata, **tag})).next_items())
+        assert [s.sandbox_id for s in found] == [made.sandbox_id], metadata
+        assert found[0].metadata == {**metadata, **tag}
+        await a(made.kill())
+        await a(other.kill())
 
 
 @alone("list by pages")
