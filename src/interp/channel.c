@@ -13,8 +13,9 @@ struct channel {
 	struct loop_fd *w;
 	struct loop_timer *again;
 	channel_fn *fn;
+	channel_behind_fn *behind;
 	void *arg;
-	bool paused, reading, dead;
+	bool paused, reading, dead, is_behind;
 };
 
 struct frames *frames_ref(struct frames *f)
@@ -92,10 +93,16 @@ static void read_all(struct channel *c)
 		frames_unref(f);
 	}
 	c->reading = false;
-	if (c->dead)
+	if (c->dead) {
 		destroy(c);
-	else if (!c->paused && !left)
+		return;
+	}
+	if (!c->paused && !left)
 		loop_timer_in(c->again, 0);
+	if (!c->paused && c->behind && c->is_behind != !left) {
+		c->is_behind = !left;
+		c->behind(c->is_behind, c->arg);
+	}
 }
 
 static void on_ready(struct loop_fd *w, uint32_t events, void *arg)
@@ -136,13 +143,14 @@ static int open_channel(struct channel *c, struct loop *l, void *zmq, int type, 
 	return c->w && c->again && loop_timer_in(c->again, 0) == 0 ? 0 : -1;
 }
 
-struct channel *channel_new(
-	struct loop *l, void *zmq, int type, const char *endpoint, channel_fn *fn, void *arg)
+struct channel *channel_new(struct loop *l, void *zmq, int type, const char *endpoint, channel_fn *fn,
+	channel_behind_fn *behind, void *arg)
 {
 	struct channel *c = calloc(1, sizeof(*c));
 	if (!c)
 		return NULL;
 	c->fn = fn;
+	c->behind = behind;
 	c->arg = arg;
 	if (open_channel(c, l, zmq, type, endpoint) < 0) {
 		int code = errno;
@@ -179,6 +187,8 @@ void channel_pause(struct channel *c, bool on)
 	if (c->paused == on)
 		return;
 	c->paused = on;
+	/* What gathers meanwhile is to be read first. */
+	c->is_behind |= on;
 	loop_fd_set(c->w, on ? 0 : EPOLLIN);
 	if (!on)
 		loop_timer_in(c->again, 0);

@@ -26,7 +26,7 @@ enum kernel_state {
 };
 
 struct kernel {
-	const struct kernel_host *host;
+	struct kernel_host *host;
 	const struct kernelspec *spec;
 	char *cwd;
 	const struct kernel_ops *ops;
@@ -38,7 +38,9 @@ struct kernel {
 	struct channel *channels[KERNEL_CHANNELS];
 	char session[WIRE_ID_SIZE];
 	char info_id[WIRE_ID_SIZE];
-	bool answered, published, held;
+	bool answered, published;
+	bool held, behind,
+		stopped; /* why it is stopped: its output is not passed on, or not read fast enough */
 	struct loop_timer *timer; /* starting: asks again; ending: last words */
 	struct patience start;
 	char tail[TAIL];
@@ -66,6 +68,7 @@ static void free_now(void *arg)
 {
 	struct kernel *k = arg;
 	forget_process(k);
+	k->host->alive--;
 	free(k->cwd);
 	free(k);
 }
@@ -257,6 +260,22 @@ static void on_message(struct channel *c, struct frames *f, void *arg)
 	}
 }
 
+static void set_stopped(struct kernel *k)
+{
+	bool stop = k->held || k->behind;
+	if (k->state != KERNEL_READY || stop == k->stopped)
+		return;
+	k->stopped = stop;
+	kill(k->launch.pid, stop ? SIGSTOP : SIGCONT);
+}
+
+static void on_behind(bool behind, void *arg)
+{
+	struct kernel *k = arg;
+	k->behind = behind;
+	set_stopped(k);
+}
+
 static int connect_channels(struct kernel *k)
 {
 	static const struct {
@@ -270,8 +289,8 @@ static int connect_channels(struct kernel *k)
 	for (int i = 0; i < KERNEL_CHANNELS; i++) {
 		char endpoint[LAUNCH_ENDPOINT];
 		launch_endpoint(&k->launch, how[i].port, endpoint);
-		k->channels[i] =
-			channel_new(k->host->loop, k->host->zmq, how[i].type, endpoint, on_message, k);
+		k->channels[i] = channel_new(k->host->loop, k->host->zmq, how[i].type, endpoint, on_message,
+			i == KERNEL_IOPUB ? on_behind : NULL, k);
 		if (!k->channels[i])
 			return -errno;
 	}
@@ -284,7 +303,7 @@ static int start(struct kernel *k, struct error *err)
 	if (r < 0)
 		return r;
 	k->state = KERNEL_STARTING;
-	k->answered = k->published = k->held = false;
+	k->answered = k->published = k->held = k->behind = k->stopped = false;
 	wire_new_id(k->session);
 	k->output = loop_fd_add(k->host->loop, k->launch.output, EPOLLIN, on_output, k);
 	k->process = loop_fd_add(k->host->loop, k->launch.pidfd, EPOLLIN, on_process_end, k);
@@ -301,7 +320,7 @@ static int start(struct kernel *k, struct error *err)
 	return 0;
 }
 
-struct kernel *kernel_new(const struct kernel_host *host, const struct kernelspec *spec, const char *cwd,
+struct kernel *kernel_new(struct kernel_host *host, const struct kernelspec *spec, const char *cwd,
 	const struct kernel_ops *ops, void *arg, struct error *err)
 {
 	struct kernel *k = calloc(1, sizeof(*k));
@@ -309,6 +328,7 @@ struct kernel *kernel_new(const struct kernel_host *host, const struct kernelspe
 		error_errno(err, -ENOMEM, "kernel");
 		return NULL;
 	}
+	host->alive++;
 	*k = (struct kernel){.host = host,
 		.spec = spec,
 		.ops = ops,
@@ -341,11 +361,17 @@ void kernel_interrupt(struct kernel *k)
 	cleanup_wire_out struct wire_out out = WIRE_OUT_INIT;
 	if (k->state != KERNEL_READY)
 		return;
+	/* Nothing is read from a kernel that is held, but an interrupt comes before that. */
 	kernel_hold(k, false);
-	if (!k->spec->interrupt_by_message)
-		kill(-k->launch.pid, SIGINT);
-	else if (wire_build(&out, str_of(k->launch.key), k->session, "interrupt_request", STR("{}")) == 0)
-		channel_send(k->channels[KERNEL_CONTROL], out.frames, WIRE_OUT_FRAMES);
+	if (k->spec->interrupt_by_message) {
+		if (wire_build(&out, str_of(k->launch.key), k->session, "interrupt_request", STR("{}")) == 0)
+			channel_send(k->channels[KERNEL_CONTROL], out.frames, WIRE_OUT_FRAMES);
+		return;
+	}
+	kill(-k->launch.pid, SIGINT);
+	/* IPython's handler cancels what is awaited, but its event loop sleeps on until something comes in.
+	 */
+	ask_info(k);
 }
 
 void kernel_hold(struct kernel *k, bool on)
@@ -353,6 +379,8 @@ void kernel_hold(struct kernel *k, bool on)
 	if (k->state != KERNEL_READY || k->held == on)
 		return;
 	k->held = on;
+	/* It goes on when what waits here was read: before, its publisher would have no room. */
+	k->behind = true;
 	channel_pause(k->channels[KERNEL_IOPUB], on);
-	kill(k->launch.pid, on ? SIGSTOP : SIGCONT);
+	set_stopped(k);
 }

@@ -12,6 +12,7 @@ struct kernel_host {
 	const char *run_dir;
 	struct launch_user user;
 	int64_t start_time; /* ns that a kernel may take until it is ready */
+	unsigned alive;     /* kernels whose process is not reaped yet */
 };
 
 enum kernel_channel { KERNEL_SHELL, KERNEL_CONTROL, KERNEL_IOPUB, KERNEL_CHANNELS };
@@ -28,7 +29,7 @@ struct kernel_ops {
 struct kernel;
 
 /* Starts one. No callback comes from inside. NULL with *err set. host, spec and ops must outlive it. */
-struct kernel *kernel_new(const struct kernel_host *host, const struct kernelspec *spec, const char *cwd,
+struct kernel *kernel_new(struct kernel_host *host, const struct kernelspec *spec, const char *cwd,
 	const struct kernel_ops *ops, void *arg, struct error *err);
 /* Kills it, if it lives. May be called from its callbacks, of which none comes afterwards. Takes NULL. */
 void kernel_free(struct kernel *k);

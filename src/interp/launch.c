@@ -32,6 +32,7 @@ int launch_user_init(struct launch_user *u, const char *name, struct error *err)
 		return error_set(err, -ENOENT, 500, "there is no user %s", name);
 	*u = (struct launch_user){.uid = p ? p->pw_uid : geteuid(), .gid = p ? p->pw_gid : getegid()};
 	u->become = u->uid != geteuid();
+	getrlimit(RLIMIT_NOFILE, &u->files);
 	u->name = strdup(p ? p->pw_name : "user");
 	u->home = strdup(p ? p->pw_dir : "/");
 	u->shell = strdup(p && *p->pw_shell ? p->pw_shell : "/bin/sh");
@@ -274,6 +275,7 @@ static _Noreturn void become_kernel(const struct start *s)
 	if (null < 0 || dup2(null, 0) < 0 || dup2(s->output, 1) < 0 || dup2(s->output, 2) < 0)
 		give_up(s, "its descriptors");
 	fd_close_all_except(3, &s->why, 1);
+	setrlimit(RLIMIT_NOFILE, &s->user->files);
 	if (setsid() < 0)
 		give_up(s, "its session");
 	if (s->user->become && (setgroups((size_t)s->user->n_groups, s->user->groups) < 0 ||

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "interp/kernelspec.h"
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 /* Who kernels run as. */
@@ -16,6 +17,7 @@ struct launch_user {
 	int n_groups;
 	bool become; /* false: this process's own user, which is all it can be */
 	char *name, *home, *shell;
+	struct rlimit files; /* what this process was given, before it took more */
 };
 
 /* Looks a user up by name (NULL: this process's own). 0 or *err set. */

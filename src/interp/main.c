@@ -18,6 +18,8 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 
+#define LAST_TIME (2 * NS_PER_S)
+
 static const char usage[] =
 	"cubicle-interp [--listen ADDRESS:PORT] [--kernels DIR[:DIR]] [--user NAME] [--envd URL] [--start "
 	"LANGUAGE[,LANGUAGE]] [--run-dir DIR] [--start-timeout SECONDS]\n"
@@ -142,6 +144,7 @@ static void serve(const struct settings *s, int listening, int signals)
 		die("loop", strerror(errno));
 	if (launch_user_init(&all.host.user, geteuid() == 0 ? s->user : NULL, &err) < 0)
 		die("user", err.message);
+	fd_raise_limit();
 	if (s->envd && fetch_target_parse(str_of(s->envd), &all.envd) < 0)
 		die("--envd", "http://ADDRESS:PORT is wanted");
 	int r = launch_sweep(s->run_dir);
@@ -156,6 +159,9 @@ static void serve(const struct settings *s, int listening, int signals)
 	r = loop_run(all.host.loop);
 	server_free(server);
 	contexts_done(&all);
+	/* Killed, they are gone in a moment; one that is not is swept by the next service. */
+	for (int64_t end = clock_boottime() + LAST_TIME; all.host.alive && clock_boottime() < end;)
+		loop_turn(all.host.loop, 100);
 	if (r < 0)
 		die("loop", strerror(-r));
 }
@@ -181,7 +187,6 @@ int main(int argc, char **argv)
 		listening = open_socket(s.listen);
 	if (signals < 0 || listening < 0)
 		die("no socket to serve on", strerror(signals < 0 ? errno : -listening));
-	fd_raise_limit();
 	serve(&s, listening, signals);
 	return 0;
 }

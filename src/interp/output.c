@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 /* Bytes of a line made at once. */
@@ -62,10 +63,9 @@ static void fail(struct output *o)
 	output_done(o);
 }
 
-static bool queue(struct output *o, struct str s)
+static void queue(struct output *o, struct str s)
 {
 	o->full = http_send(o->req, s.p, s.n) > HTTP_HIGH_WATER;
-	return !o->full;
 }
 
 static void begin_part(struct output *o)
@@ -74,36 +74,37 @@ static void begin_part(struct output *o)
 	o->cursor = (struct jsontext_cursor){p->s, p->kind == PART_INNER};
 }
 
-/* The next piece of the event; false when nothing more may be sent now. */
-static bool send_piece(struct output *o)
+/* Appends the next bytes of the event, about STEP of them; at its end it is done with. */
+static int make_piece(struct output *o, struct buf *b)
 {
-	if (o->event.parts[o->part].kind == PART_TEXT) {
-		struct str s = str_n(o->cursor.rest.p, MIN(o->cursor.rest.n, STEP));
-		o->cursor.rest = str_from(o->cursor.rest, s.n);
-		return queue(o, s);
-	}
-	cleanup_buf struct buf b = BUF_INIT;
-	if (jsontext_ascii(&o->cursor, &b, STEP) < 0) {
-		fail(o);
-		return false;
-	}
-	return queue(o, buf_str(&b));
-}
-
-static void pump(struct output *o)
-{
-	while (o->event.n) {
-		while (o->cursor.rest.n)
-			if (!send_piece(o))
-				break;
-		if (!o->req || o->cursor.rest.n)
-			return;
+	while (o->event.n && buf_len(b) < STEP) {
+		if (o->event.parts[o->part].kind == PART_TEXT) {
+			buf_add_str(b, o->cursor.rest);
+			o->cursor.rest = STR("");
+		} else {
+			jsontext_ascii(&o->cursor, b, STEP - buf_len(b));
+		}
+		if (b->failed)
+			return -ENOMEM;
+		if (o->cursor.rest.n)
+			continue;
 		if (++o->part == o->event.n)
 			event_done(&o->event);
 		else
 			begin_part(o);
-		if (o->full)
+	}
+	return 0;
+}
+
+static void pump(struct output *o)
+{
+	while (o->event.n && !o->full) {
+		cleanup_buf struct buf b = BUF_INIT;
+		if (make_piece(o, &b) < 0) {
+			fail(o);
 			return;
+		}
+		queue(o, buf_str(&b));
 	}
 }
 

@@ -12,7 +12,7 @@
 #define TEXT "text/plain; charset=utf-8"
 #define JSON "application/json"
 
-enum { MAX_STARTS = 8 };
+enum { MAX_STARTS = 8, MAX_CONNECTIONS = 1000 };
 
 /* A default context that is started with the service. */
 struct start {
@@ -41,6 +41,7 @@ struct call {
 	enum route route;
 	struct str id; /* of the context in its path: a view into the head */
 	size_t limit;
+	size_t counted; /* of server->pending: as long as the request lasts, since its code does */
 	struct buf body;
 	bool answered;
 	struct context_waiter waiter; /* EXECUTE, CREATE, RESTART: for the kernel */
@@ -76,7 +77,8 @@ static void answer_creation_failed(struct call *c, const struct error *err)
 
 static void answer_health(struct call *c)
 {
-	if (c->server->failure.code && !context_find(c->server->all, STR("default")))
+	const struct context *python = context_find(c->server->all, STR("default"));
+	if (c->server->failure.code && (!python || !python->was_ready))
 		answer_text(c, 503, "%s", c->server->failure.message);
 	else
 		answer(c, 200, JSON, STR("\"OK\""));
@@ -174,6 +176,7 @@ static json_t *parse_body(struct call *c)
 	if (!buf_len(&c->body))
 		return json_object();
 	json_t *j = json_parse(buf_str(&c->body), c->limit, "the body", &err);
+	buf_done(&c->body);
 	if (j && !json_is_object(j)) {
 		json_decref(j);
 		j = NULL;
@@ -307,7 +310,6 @@ static void execute(struct call *c)
 		answer_text(c, 500, "out of memory");
 	json_decref(c->wish);
 	c->wish = NULL;
-	/* What is held from now on is the code. */
 }
 
 static void on_context_ready(struct context_waiter *w, const struct error *err)
@@ -363,7 +365,8 @@ static void on_execute(struct call *c)
 
 static void give_back(struct call *c)
 {
-	c->server->pending -= buf_len(&c->body);
+	c->server->pending -= c->counted;
+	c->counted = 0;
 	buf_done(&c->body);
 }
 
@@ -380,6 +383,7 @@ static size_t on_body(struct http_req *r, const char *p, size_t n)
 		give_back(c);
 	} else {
 		c->server->pending += n;
+		c->counted += n;
 	}
 	return n;
 }
@@ -531,6 +535,7 @@ struct server *server_new(struct contexts *all, int listen_fd, struct error *err
 	struct http_server_config config = {.on_request = on_request,
 		.on_bad_request = on_bad_request,
 		.add_headers = add_cors,
+		.max_connections = MAX_CONNECTIONS,
 		.arg = s};
 	int r = -ENOMEM;
 	if (s) {
