@@ -61,7 +61,7 @@ class Kernel:
 
     def start(self, code, **options):
         """Begins a cell, returns its message id."""
-        return self.client.execute(code, allow_stdin=False, **options)
+        return self.client.execute(code, allow_stdin=False, stop_on_error=False, **options)
 
     def finish(self, request):
         """Waits for the end of a cell, returns its Answer."""

@@ -26,6 +26,8 @@ FRAMES = {
     "bool": ("{'a': [True, False]}", {"a": [True, False]}),
     "times": ("{'t': pd.to_datetime(['2024-01-31', None])}", {"t": ["2024-01-31T00:00:00", None]}),
     "nanoseconds": ("{'t': [pd.Timestamp('2024-01-31T12:00:00.000000001')]}", {"t": ["2024-01-31T12:00:00.000000001"]}),
+    "fractions": ("{'t': np.array(['2024-01-31T12:00:00.5', '2024-01-31', 'NaT', '1969-12-31T23:59:59.25'], 'M8[ns]')}",
+                  {"t": ["2024-01-31T12:00:00.500000", "2024-01-31T00:00:00", None, "1969-12-31T23:59:59.250000"]}),
     "zones": ("{'t': pd.to_datetime(['2024-01-31T10:00']).tz_localize('Europe/Paris')}", {"t": ["2024-01-31T10:00:00+01:00"]}),
     "date objects": ("{'t': [datetime.date(2024, 1, 31), datetime.time(1, 2)]}", {"t": ["2024-01-31", "01:02:00"]}),
     "durations": ("{'t': pd.to_timedelta(['1 days 01:02:03', None])}", {"t": ["P1DT1H2M3S", None]}),
@@ -84,8 +86,8 @@ def test_frame_has_its_other_representations(kernel):
 
 
 def test_frame_over_the_limit_has_no_data_and_its_text(kernel):
-    assert len(data(kernel, "pd.DataFrame({'a': np.zeros(1000000)})")["a"]) == 1000000
-    for frame in ("{'a': np.zeros(10000000)}", "{'a': np.zeros(500001), 'b': 1}", "np.zeros((2, 10001))", "{'a': ['x' * 1000] * 20000}"):
+    assert len(data(kernel, "pd.DataFrame({'a': np.zeros(250000)})")["a"]) == 250000
+    for frame in ("{'a': np.zeros(10000000)}", "{'a': np.zeros(125001), 'b': 1}", "np.zeros((2, 5001))", "{'a': ['x' * 1000] * 20000}", "{'a': [['y'] * 1000] * 1000}"):
         assert data(kernel, f"pd.DataFrame({frame})") is None
 
 
@@ -155,8 +157,9 @@ def test_json_of_cycles_and_depth(kernel):
 
 
 def test_json_over_the_limit_has_its_text(kernel):
-    assert len(json_of(kernel, "list(range(400000))")) == 400000
-    assert json_of(kernel, "list(range(600000))") == "absent"
+    assert len(json_of(kernel, "list(range(250000))")) == 250000
+    for big in ("list(range(250001))", "[[1] * 500] * 500 + [2]", "[np.zeros(250001)]", "[np.zeros((600, 600))]", "{k: [k] for k in range(130000)}"):
+        assert json_of(kernel, big) == "absent"
     assert json_of(kernel, "['x' * 20000000]") == "absent"
 
 

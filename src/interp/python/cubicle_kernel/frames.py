@@ -10,7 +10,7 @@ import decimal
 import math
 
 from . import limits
-from .plain import INT_MAX, INT_MIN, Budget, NotPlain, numpy_scalar
+from .plain import INT_MAX, INT_MIN, Budget, NotPlain, numpy_scalar, uniform
 
 
 def data_of(frame):
@@ -50,11 +50,26 @@ def _name(column):
 
 
 def _column(series, budget):
-    kind = getattr(series.dtype, "kind", "O")
     budget.take(len(series))
-    if isinstance(kind, str) and kind in "biu" and type(series.dtype).__module__.startswith("numpy"):
-        return series.tolist()
-    return [_cell(value, budget, 0) for value in series.tolist()]
+    kind, module = getattr(series.dtype, "kind", "O"), type(series.dtype).__module__
+    if module.startswith("numpy") and kind == "M":
+        return _times(series.to_numpy())
+    values = series.tolist()
+    if module.startswith("numpy") and kind in "biu":
+        return values
+    result = uniform(values, budget)
+    return [_cell(value, budget, 0) for value in values] if result is None else result
+
+
+def _times(values):
+    """Times without a zone, as Timestamp.isoformat() writes them: with a fraction only where there is one."""
+    import numpy
+    import pandas
+
+    seconds = values.astype("M8[s]")
+    whole = numpy.datetime_as_string(seconds, unit="s").tolist()
+    exact = ((seconds == values) | numpy.isnat(values)).tolist()
+    return [None if text == "NaT" else text if same else pandas.Timestamp(values[i]).isoformat() for i, (text, same) in enumerate(zip(whole, exact))]
 
 
 def _float(value):

@@ -1,12 +1,12 @@
 """Every bound of what is computed for a result beside its text. What is over a bound is left out whole, never cut silently."""
 
 # Cells of a DataFrame that still gets `data`, and the characters in them.
-FRAME_CELLS = 1_000_000
-FRAME_COLUMNS = 10_000
+FRAME_CELLS = 250_000
+FRAME_COLUMNS = 5_000
 FRAME_CHARACTERS = 16 << 20
 
 # Values (containers, scalars and keys) of a list or dict that still gets `json`, and the characters in them.
-JSON_NODES = 500_000
+JSON_NODES = 250_000
 JSON_CHARACTERS = 16 << 20
 JSON_DEPTH = 100
 

@@ -93,27 +93,43 @@ def _key(key):
 def _array(obj, budget, depth):
     if obj.dtype.kind not in "biufM":
         raise NotPlain(str(obj.dtype))
-    budget.take(obj.size)
+    if obj.size > budget.nodes:
+        raise NotPlain("too large")
     if obj.dtype.kind == "M":
+        budget.take(len(obj))
         return [numpy_scalar(v) for v in obj] if obj.ndim == 1 else [_array(v, budget, depth + 1) for v in obj]
     return convert(obj.tolist(), budget, depth)
 
 
+def uniform(values, budget):
+    """Returns the JSON form of a list whose values are all text, all integers or all floats, much faster than one by one; None for others."""
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        budget.take(0, sum(map(len, values)))
+        return list(values)
+    if kinds == {int}:
+        return list(values) if INT_MIN <= min(values) and max(values) <= INT_MAX else None
+    if kinds == {float}:
+        return list(values) if all(map(math.isfinite, values)) else None
+    return None
+
+
 def convert(obj, budget, depth=0):
     """Returns JSON data of its own for plain data. Raises NotPlain for the rest: other types, cycles, keys that would collide."""
-    budget.take()
     if isinstance(obj, str):
         budget.take(0, len(obj))
         return str(obj)
     if isinstance(obj, (list, tuple, dict)):
+        budget.take(len(obj))
         if depth >= limits.JSON_DEPTH:
             raise NotPlain("too deep")
         if not isinstance(obj, dict):
-            return [convert(v, budget, depth + 1) for v in obj]
+            result = uniform(obj, budget)
+            return [convert(v, budget, depth + 1) for v in obj] if result is None else result
         result = {}
         for key, value in obj.items():
             name = _key(key)
-            budget.take(1, len(name))
+            budget.take(0, len(name))
             if name in result:
                 raise NotPlain("two keys with one name")
             result[name] = convert(value, budget, depth + 1)

@@ -1,6 +1,8 @@
 """What surrounds the data of one axes: title, labels, units, scales, ticks, and how positions on an axis read."""
 
+import bisect
 import datetime
+import math
 import re
 
 from .. import limits
@@ -87,14 +89,23 @@ class Reader:
             # A time that the calendar does not have.
             return position
 
+    def values(self, positions):
+        """Like value(), of an array, much faster for the common kinds."""
+        if self._read is real:
+            return [v if math.isfinite(v) else None for v in map(float, positions.tolist())]
+        if self._read == self._date and not isinstance(self.axis.units, datetime.tzinfo):
+            return _iso_times(positions)
+        return [self.value(v) for v in positions.tolist()]
+
     def name(self, position):
         """Returns a position as text: what the tick there says where ticks were set by name, else its value."""
-        named = self._tick_names()
-        if named:
-            nearest = min(named, key=lambda tick: abs(tick - position))
-            others = [abs(tick - nearest) for tick in named if tick != nearest]
-            if abs(nearest - position) < (min(others) / 2 if others else 1):
-                return named[nearest]
+        ticks, texts = self._tick_names()
+        if ticks:
+            after = bisect.bisect_left(ticks, position)
+            near = min((i for i in (after - 1, after) if 0 <= i < len(ticks)), key=lambda i: abs(ticks[i] - position))
+            gaps = [abs(ticks[i] - ticks[near]) for i in (near - 1, near + 1) if 0 <= i < len(ticks)]
+            if abs(ticks[near] - position) < (min(gaps) / 2 if gaps else 1):
+                return texts[near]
         value = self.value(position)
         return value if isinstance(value, str) else "" if value is None else f"{value:.12g}"
 
@@ -104,9 +115,10 @@ class Reader:
 
             axis = self.axis
             fixed = isinstance(axis.get_major_locator(), ticker.FixedLocator) or isinstance(axis.get_major_formatter(), ticker.FixedFormatter)
-            self._named = {}
+            named = {}
             if fixed and self.scale != "datetime":
-                self._named = {float(tick): text for tick, text in _tick_texts(axis) if text}
+                named = {float(tick): text for tick, text in _tick_texts(axis) if text}
+            self._named = sorted(named), [named[tick] for tick in sorted(named)]
         return self._named
 
     def ticks(self):
@@ -128,6 +140,23 @@ def _is_date(axis, converter):
         return True
     # Numbers of days that the user formats as dates.
     return isinstance(axis.get_major_formatter(), (dates.DateFormatter, dates.AutoDateFormatter, dates.ConciseDateFormatter))
+
+
+def _iso_times(days):
+    """Days since matplotlib's epoch as ISO 8601 times, rounded as num2date() does; days that the calendar does not have stay numbers."""
+    import numpy
+    from matplotlib import dates
+
+    days = numpy.asarray(days, float)
+    # From year 1 to 9999, which is what datetime can write.
+    epoch = numpy.datetime64(dates.get_epoch(), "us")
+    offset = (epoch - numpy.datetime64("1970-01-01", "us")) / numpy.timedelta64(1, "D")
+    good = numpy.isfinite(days) & (days + offset > -719162) & (days + offset < 2932897)
+    safe = numpy.where(good, days, 0.0)
+    step = numpy.where(numpy.abs(safe) > 70 * 365, 20, 1)
+    micros = (numpy.rint(safe * 86400e6 / step) * step).astype("int64")
+    texts = numpy.datetime_as_string(epoch + micros.astype("m8[us]"), unit="us").tolist()
+    return [text.removesuffix(".000000") if ok else real(day) for text, ok, day in zip(texts, good.tolist(), days.tolist())]
 
 
 def _tick_texts(axis):

@@ -27,7 +27,7 @@ def read(ax, budget):
 
 def _points(xy, x, y):
     filled = xy.filled(float("nan")) if hasattr(xy, "filled") else xy
-    return [[x.value(a), y.value(b)] for a, b in filled.tolist()]
+    return [[a, b] for a, b in zip(x.values(filled[:, 0]), y.values(filled[:, 1]))]
 
 
 def _rule(ax, line, x, y):
