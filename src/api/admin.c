@@ -3,6 +3,7 @@
 #include "api/request.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "io/tls.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -163,7 +164,25 @@ void handle_reload_certificates(struct api_request *r)
 	a->last_reload = &r->next_reload;
 }
 
-void api_certificates_reloaded(struct api *a, const struct error *err)
+static void answer_certificates(struct api_request *r, const struct tls_server *tls)
+{
+	cleanup_buf struct buf body = BUF_INIT;
+	struct out o = {.to = &body};
+	out_open(&o, NULL, '[');
+	for (size_t i = 0; tls && i < tls_server_pairs(tls); i++) {
+		cleanup_buf struct buf names = BUF_INIT;
+		char fingerprint[65];
+		tls_server_names(tls, i, &names);
+		out_open(&o, NULL, '{');
+		out_str(&o, "names", buf_str(&names));
+		out_str(&o, "sha256", str_of(tls_server_fingerprint(tls, i, fingerprint)));
+		out_close(&o, '}');
+	}
+	out_close(&o, ']');
+	api_answer(r, 200, &body);
+}
+
+void api_certificates_reloaded(struct api *a, const struct error *err, const struct tls_server *tls)
 {
 	struct api_request *r = a->reloads;
 	if (!r)
@@ -173,5 +192,5 @@ void api_certificates_reloaded(struct api *a, const struct error *err)
 	if (err)
 		api_fail(r, err);
 	else
-		api_answer_empty(r);
+		answer_certificates(r, tls);
 }

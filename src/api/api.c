@@ -78,7 +78,7 @@ void api_free(struct api *a)
 		return;
 	struct error gone = {.code = -ESHUTDOWN, .status = 503, .message = "the server stops"};
 	while (a->reloads)
-		api_certificates_reloaded(a, &gone);
+		api_certificates_reloaded(a, &gone, NULL);
 	loop_timer_free(a->timer);
 	cleanup_free struct key_uses *uses = a->keys ? keys_take_uses(a->keys) : NULL;
 	struct error err = {0};

@@ -36,8 +36,9 @@ void api_handle(struct api *a, struct http_req *r, bool admin);
 /* The key that serve made at its first start: added unless its hash is known (also as revoked). Blocks for one commit. 0 or -errno with *err. */
 int api_first_key(struct api *a, const struct msg_first_key *m, struct error *err);
 
-/* What came of the oldest reload_certificates() without an answer; err NULL = they are in use. */
-void api_certificates_reloaded(struct api *a, const struct error *err);
+/* What came of the oldest reload_certificates() without an answer; err NULL = these are in use now (NULL: none). */
+struct tls_server;
+void api_certificates_reloaded(struct api *a, const struct error *err, const struct tls_server *tls);
 
 /* Whether the value is a key of this server that is not revoked: the ingress strips those before a request enters a sandbox. */
 bool api_key_valid(struct api *a, struct str key);

@@ -78,6 +78,13 @@ int client_open(struct client *cl, const struct cli *c, struct error *err)
 		key = key ? key : variable("E2B_API_KEY");
 		sandbox_url = variable("E2B_SANDBOX_URL");
 	}
+	cleanup_free char *by_domain = NULL;
+	if (!url && variable("E2B_DOMAIN") && variable("E2B_API_KEY")) {
+		/* As the E2B clients do it. Sandboxes are reached by headers, which need no names of their own. */
+		if (asprintf(&by_domain, "https://api.%s", variable("E2B_DOMAIN")) < 0)
+			return error_errno(err, -ENOMEM, "client");
+		url = by_domain;
+	}
 	if (!key)
 		key = variable("E2B_API_KEY");
 	cl->url = url ? without_slash(url) : client_listen_url(c->options.listen);
@@ -164,6 +171,9 @@ static void common_options(const struct client *cl, CURL *easy)
 	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_TIMEOUT_S);
 	curl_easy_setopt(easy, CURLOPT_USERAGENT, "cubicle/" CUBICLE_VERSION);
+	/* The library itself does not look at this variable, which OpenSSL's programs and Python take. */
+	if (variable("SSL_CERT_FILE"))
+		curl_easy_setopt(easy, CURLOPT_CAINFO, variable("SSL_CERT_FILE"));
 	if (cl->socket) {
 		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, cl->socket);
 		curl_easy_setopt(easy, CURLOPT_PROXY, "");

@@ -2,7 +2,8 @@
  * HTTP to a Cubicle server: the control plane, and envd of a sandbox through the ingress.
  *
  * Where to: $CUBICLE_API_URL with $CUBICLE_API_KEY when the first is set; else, for root with a server of this state directory, its
- * admin socket, which needs no key; else $E2B_API_URL with $E2B_API_KEY; else the address of the option `listen`.
+ * admin socket, which needs no key; else $E2B_API_URL with $E2B_API_KEY; else https://api.$E2B_DOMAIN when $E2B_API_KEY is set as well; else the address of the
+ * option `listen`. $SSL_CERT_FILE names the authorities to trust.
  */
 #ifndef CUBICLE_CLI_CLIENT_H
 #define CUBICLE_CLI_CLIENT_H

@@ -57,6 +57,20 @@ static int write_file(const struct making *m, const char *name, struct str bytes
 	return r < 0 ? error_errno(err, r, "%s/" CERT_DIRECTORY "/%s", m->options->state_dir, name) : 0;
 }
 
+/* What a run that was killed has left: nobody else writes here while we hold the lock. */
+static void remove_leftovers(struct making *m)
+{
+	cleanup_fd int fd = openat(m->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cleanup_dir DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	if (d)
+		steal_fd(&fd);
+	for (const struct dirent *e; d && (e = readdir(d));) {
+		struct str name = str_of(e->d_name);
+		if (name.n > 4 && str_is(str_from(name, name.n - 4), ".tmp"))
+			unlinkat(m->dir, e->d_name, 0);
+	}
+}
+
 /* The directory, locked against another `cert make`. Certificates may be read by everybody: clients have to. */
 static int open_directory(struct making *m, struct error *err)
 {
@@ -69,10 +83,13 @@ static int open_directory(struct making *m, struct error *err)
 		r = -errno;
 	if (r == 0 && (fchmod(m->dir, 0755) < 0 || flock(m->dir, LOCK_EX) < 0))
 		r = -errno;
-	return r < 0 ? error_errno(err, r, "%s", path) : 0;
+	if (r < 0)
+		return error_errno(err, r, "%s", path);
+	remove_leftovers(m);
+	return 0;
 }
 
-/* Where the certificate of the last time was for, when nothing else says. */
+/* What the certificate of the last time was for, when nothing else says. */
 static void domain_of_last_time(const struct making *m, struct buf *to)
 {
 	cleanup_buf struct buf pem = BUF_INIT, names = BUF_INIT;
@@ -167,9 +184,10 @@ static int make_bundle(struct making *m, struct error *err)
 	return write_file(m, CERT_BUNDLE, buf_str(&text), 0644, err);
 }
 
-/* 1: a running server uses the new certificate. 0: none runs, or it has no TLS. */
-static int tell_server(struct cli *c, struct error *err)
+/* 1: a running server uses the new certificate. 0: none runs, or it has no TLS, or others. */
+static int tell_server(struct cli *c, const X509 *leaf, struct error *err)
 {
+	cleanup_json json_t *used = NULL;
 	cleanup_client struct client cl = {0};
 	cleanup_free char *socket = NULL;
 	if (asprintf(&socket, "%s/admin.sock", c->options.state_dir) < 0)
@@ -178,8 +196,17 @@ static int tell_server(struct cli *c, struct error *err)
 		return 0;
 	int r = client_open_admin(&cl, c, err);
 	if (r == 0)
-		r = client_call(&cl, "POST", "/admin/reload-certificates", NULL, NULL, NULL, err);
-	return r == -ECONNREFUSED || (r < 0 && err->status == 409) ? 0 : r < 0 ? r : 1;
+		r = client_call(&cl, "POST", "/admin/reload-certificates", NULL, &used, NULL, err);
+	if (r < 0)
+		return r == -ECONNREFUSED || err->status == 409 ? 0 : r;
+	char fingerprint[65];
+	x509_fingerprint(leaf, fingerprint);
+	bool uses = false;
+	size_t i;
+	json_t *one;
+	json_array_foreach(used, i, one)
+		uses |= str_is(json_str(json_object_get(one, "sha256")), fingerprint);
+	return uses;
 }
 
 static char *format_day(char *to, int64_t seconds)
@@ -203,10 +230,10 @@ static int print_made(const struct cli *c, const struct making *m, bool reloaded
 	}
 	printf("certificate   %s, for %s and *.%s, until %s\n", server, m->domain, m->domain, until);
 	printf("authority     %s, %s, until %s\n", ca, m->new_ca ? "new: clients have to trust it" : "kept", ca_until);
-	if (*c->options.tls_cert)
-		printf("not in use    tls.cert names other files\n");
-	else if (reloaded)
+	if (reloaded)
 		printf("in use        by the running server, for new connections\n");
+	else if (*c->options.tls_cert)
+		printf("not in use    tls.cert names other files\n");
 	else if (!*c->options.listen_tls || !*c->options.domain)
 		printf("next          set listen.tls = 0.0.0.0:443 and domain = %s, start the server, then eval \"$(cubicle env)\"\n", m->domain);
 	return EXIT_OK;
@@ -225,14 +252,14 @@ int cmd_cert_make(struct cli *c)
 	if (r == 0)
 		r = cli_flag(c, "new-ca")->set ? make_ca(&m, &err) : load_ca(&m, &err);
 	if (r == 0)
-		r = make_leaf(&m, days->set ? (int)days->number : LEAF_DAYS, &err);
-	if (r == 0)
 		r = make_bundle(&m, &err);
+	if (r == 0)
+		r = make_leaf(&m, days->set ? (int)days->number : LEAF_DAYS, &err);
 	if (r < 0)
 		return cli_fail(c, &err);
 	if (x509_not_after(m.ca) - clock_realtime() / NS_PER_S < CA_MIN_DAYS * SECONDS_PER_DAY)
 		fprintf(stderr, "cubicle: the authority itself expires soon; --new-ca makes another one\n");
-	int reloaded = tell_server(c, &err);
+	int reloaded = tell_server(c, m.leaf, &err);
 	if (reloaded < 0) {
 		error_wrap(&err, err.code, "the certificate is made, but the running server does not use it");
 		return cli_fail(c, &err);

@@ -155,14 +155,14 @@ static void on_certificates(struct front *f, struct chan_message *m)
 	if (take_certificates(f, m->fds[0], &err) < 0)
 		log_error("certificates: %s", err.message);
 	if (m->header.request)
-		api_certificates_reloaded(f->api, err.code ? &err : NULL);
+		api_certificates_reloaded(f->api, err.code ? &err : NULL, f->tls);
 }
 
 static void on_error(struct front *f, const struct msg_error *m)
 {
 	struct error err = {.code = (int)m->code, .status = (int)m->status};
 	snprintf(err.message, sizeof(err.message), "%.*s", STR_FMT(m->message));
-	api_certificates_reloaded(f->api, &err);
+	api_certificates_reloaded(f->api, &err, f->tls);
 }
 
 static void on_message(struct chan *c, struct chan_message *m, void *arg)

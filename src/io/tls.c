@@ -209,7 +209,9 @@ static bool tls_at_end(struct transport *transport)
 	char byte;
 	size_t k;
 	begin_reading(t);
-	while (!t->over && !data) {
+	/* To the very end of what is there, unlike tls_read(): this is asked once, when the socket has told of its end. */
+	while (!t->over && !data && buf_len(&t->out) <= TRANSPORT_MAX_QUEUED) {
+		dry = false;
 		data = SSL_peek_ex(t->ssl, &byte, 1, &k);
 		if (!data && !go_on(t, &dry))
 			break;

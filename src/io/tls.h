@@ -43,6 +43,8 @@ void tls_server_unref(struct tls_server *s);
 size_t tls_server_pairs(const struct tls_server *s);
 int64_t tls_server_expires(const struct tls_server *s);
 int tls_server_names(const struct tls_server *s, size_t pair, struct buf *to);
+/* SHA-256 of one's leaf (DER) in lower-case hex. Returns to. */
+char *tls_server_fingerprint(const struct tls_server *s, size_t pair, char to[65]);
 
 /* A transport_accept_fn for an accepted, non-blocking socket; arg is a struct tls_server **, read at each call. */
 struct transport *tls_accept(int fd, void *arg);

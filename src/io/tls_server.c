@@ -254,6 +254,11 @@ int tls_server_names(const struct tls_server *s, size_t pair, struct buf *to)
 	return x509_names(s->pairs[pair].leaf, to);
 }
 
+char *tls_server_fingerprint(const struct tls_server *s, size_t pair, char to[65])
+{
+	return x509_fingerprint(s->pairs[pair].leaf, to);
+}
+
 SSL *tls_server_ssl(struct tls_server *s)
 {
 	if (clock_boottime() - s->ticket_key_since > TICKET_KEY_LIFE)

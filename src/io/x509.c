@@ -1,6 +1,7 @@
 #include "io/x509.h"
 
 #include "base/cleanup.h"
+#include "base/encode.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -199,6 +200,14 @@ bool x509_ca_permits(X509 *ca, const char *domain)
 	}
 	NAME_CONSTRAINTS_free(c);
 	return permits || !any;
+}
+
+char *x509_fingerprint(const X509 *x, char to[65])
+{
+	unsigned char digest[EVP_MAX_MD_SIZE] = {0};
+	unsigned n;
+	X509_digest(x, EVP_sha256(), digest, &n);
+	return hex_encode(to, digest, 32);
 }
 
 /* An encrypted key gets an empty passphrase, which is wrong, instead of a question on the terminal. */

@@ -50,6 +50,9 @@ bool x509_covers(const X509 *x, const char *host);
 /* The authority's name constraints permit names below this domain. True without constraints. */
 bool x509_ca_permits(X509 *ca, const char *domain);
 
+/* SHA-256 of the whole certificate (DER) in lower-case hex. Returns to. */
+char *x509_fingerprint(const X509 *x, char to[65]);
+
 /* PEM. Reading gives the first block of the kind, NULL when there is none (never asks for a passphrase). Writing appends: 0 or -ENOMEM. */
 X509 *x509_read(struct str pem);
 EVP_PKEY *x509_read_key(struct str pem);

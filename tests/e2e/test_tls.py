@@ -75,12 +75,14 @@ def names():
 
 
 def trust(server):
-    return ssl.create_default_context(cafile=server.state / "tls/ca.pem")
+    context = ssl.create_default_context(cafile=server.state / "tls/ca.pem")
+    context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)  # Python's default hides what these tests look at
+    return context
 
 
 def connect(server, name="api." + DOMAIN, context=None):
     raw = socket.create_connection(("127.0.0.1", server.tls_port), timeout=60)
-    return (context or trust(server)).wrap_socket(raw, server_hostname=name)
+    return (context or trust(server)).wrap_socket(raw, server_hostname=name, suppress_ragged_eofs=False)
 
 
 def serial(s):
@@ -115,6 +117,17 @@ def test_102_published_python_client_by_its_domain(server, names):
 
 def test_100_102_published_javascript_client_by_its_domain(server, names):
     run_client(server, names, "node", HERE / "tls/client.mjs", HERE / "tls/service.py", HERE / "js/package.json")
+
+
+def test_the_command_line_by_the_domain(server, names):
+    """From a machine that has neither the server's state directory nor its options."""
+    env = clean_env(json.loads(cubicle(server, "env", "--json")))
+    run = names.command(CUBICLE, "run", "base", "--state.dir=/nonexistent", "-n", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    r = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
+    assert (r.returncode, r.stdout, r.stderr) == (7, "out\n", "err\n")
+    del env["SSL_CERT_FILE"]
+    r = subprocess.run(run, env=env, capture_output=True, text=True, timeout=120)
+    assert r.returncode == 125 and "certificate" in r.stderr
 
 
 def test_env_for_a_shell(server):
@@ -239,6 +252,86 @@ def test_certificates_are_replaced_while_a_stream_runs(server):
         server.call("DELETE", "/sandboxes/" + made["sandboxID"])
 
 
+def test_101_a_kill_cuts_streams(server):
+    """Over TLS a cut is an end without close_notify, which no client takes for a regular one."""
+    status, made = server.call("POST", "/v2/sandboxes", {"templateID": "base"})
+    assert status == 201
+    stream = start_stream(server, made)
+    read_until(stream, b64("begin"))
+    assert server.call("DELETE", "/sandboxes/" + made["sandboxID"])[0] == 204
+    with pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
+        while stream.recv(65536):
+            pass
+
+
+class HalfClosing:
+    """What Python's own sockets cannot: close_notify is sent, and reading goes on."""
+
+    def __init__(self, server, name):
+        self.raw = socket.create_connection(("127.0.0.1", server.tls_port), timeout=60)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = trust(server).wrap_bio(self.incoming, self.outgoing, server_hostname=name)
+        self._do(self.tls.do_handshake)
+
+    def _do(self, what, *args, wait=True):
+        while True:
+            try:
+                done = what(*args)
+            except ssl.SSLWantReadError:
+                self.raw.sendall(self.outgoing.read())
+                if not wait:
+                    return None
+                if more := self.raw.recv(65536):
+                    self.incoming.write(more)
+                else:
+                    self.incoming.write_eof()
+                continue
+            self.raw.sendall(self.outgoing.read())
+            return done
+
+    def send(self, data):
+        self._do(self.tls.write, data)
+
+    def receive(self):
+        """b"" at the end that the server announced; without that SSLEOFError."""
+        try:
+            return self._do(self.tls.read, 65536)
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    def end(self):
+        self._do(self.tls.unwrap, wait=False)
+
+
+def test_tunnels_have_halves(server):
+    """The client's close_notify ends its half alone: the service still answers."""
+    code = ("import socket\ns = socket.create_server(('127.0.0.1', 3005))\nc, _ = s.accept()\nc.recv(65536)\n"
+            "c.sendall(b'HTTP/1.1 101 Up\\r\\nConnection: Upgrade\\r\\nUpgrade: raw\\r\\n\\r\\n')\n"
+            "n = 0\nwhile more := c.recv(65536):\n n += len(more)\nc.sendall(b'got %d' % n)\nc.close()\n")
+    status, made = server.call("POST", "/v2/sandboxes", {"templateID": "base"})
+    assert status == 201
+    host = f"3005-{made['sandboxID']}.{DOMAIN}"
+    service = subprocess.Popen([CUBICLE, "sandbox", "exec", made["sandboxID"], f"--state.dir={server.state}", "-n", "--", "python3", "-c", code], env=clean_env())
+    try:
+        def upgraded():
+            s = HalfClosing(server, host)
+            s.send(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n".encode())
+            return s if s.receive().startswith(b"HTTP/1.1 101 ") else s.raw.close()
+        s = wait_for(upgraded, 30, "the service inside")
+        for _ in range(64):
+            s.send(bytes(65536))
+        s.end()
+        told = b""
+        while more := s.receive():
+            told += more
+        assert told == b"got %d" % (64 * 65536)
+        s.raw.close()
+    finally:
+        service.kill()
+        service.wait()
+        server.call("DELETE", "/sandboxes/" + made["sandboxID"])
+
+
 def test_a_restarted_front_has_its_certificates(server):
     with connect(server) as s:
         before = serial(s)
@@ -285,7 +378,7 @@ def test_certificates_by_name(fresh):
     get(s)
     assert serial(connect(s)) == serial(connect(s, f"1-x.{DOMAIN}")) == serial(connect(s, "localhost"))
     assert serial(connect(other_context(s, other), "api.other.test")) != serial(connect(s))
-    assert "names other files" in cubicle(s, "cert", "make")
+    assert "in use" in cubicle(s, "cert", "make")  # the first of the two files is the one that this replaces
     shown = json.loads(cubicle(s, "cert", "show", "--json"))
     assert [x["names"].split()[0] for x in shown if x["what"] == "server"] == [DOMAIN, "other.test"]
     env = json.loads(cubicle(s, "env", "--json"))
@@ -323,6 +416,36 @@ def test_cert_make_keeps_its_authority(fresh):
     for bad in ("127.0.0.1", "a b", "*.x", "-", "a" * 300, "a.b,DNS:evil"):
         s.options["domain"] = bad
         assert "is no domain" in cubicle(s, "cert", "make", code=1)
+
+
+def test_cert_make_on_a_full_disk(fresh):
+    """What is there stays whole, and what a killed run left is cleared away."""
+    s = fresh()
+    cubicle(s, "cert", "make")
+    tls = s.state / "tls"
+    before = {f.name: f.read_bytes() for f in tls.iterdir()}
+    (tls / "server.pem.abcdefgh.tmp").write_text("half of a key")
+    script = (f"mount --make-rprivate / && mkdir {s.state}/small && mount -t tmpfs -o size=64k none {s.state}/small && mkdir {s.state}/small/tls && "
+              f"cp {tls}/ca.* {tls}/server.pem {s.state}/small/tls && {CUBICLE} cert make --domain={DOMAIN} --state.dir={s.state}/small; echo code $?; "
+              f"cmp {tls}/server.pem {s.state}/small/tls/server.pem && ls {s.state}/small/tls")
+    r = subprocess.run(["unshare", "-m", "sh", "-c", script], env=clean_env(), capture_output=True, text=True)
+    assert "No space left" in r.stderr and "code 1" in r.stdout, r.stdout + r.stderr
+    assert r.stdout.split()[2:] == ["ca.key", "ca.pem", "server.pem"]
+    assert {f.name: f.read_bytes() for f in tls.iterdir() if f.suffix != ".tmp"} == before
+    cubicle(s, "cert", "make")
+    assert sorted(f.name for f in tls.iterdir()) == sorted(before)
+
+
+def test_cert_make_says_whether_it_is_used(fresh):
+    """Also when the server was started with options that the command does not know."""
+    s, other = fresh(), fresh()
+    cubicle(other, "cert", "make")
+    s.options["tls.cert"] = other.state / "tls/server.pem"
+    s.start()
+    del s.options["tls.cert"]
+    assert "in use" not in cubicle(s, "cert", "make")
+    s.options["tls.cert"] = other.state / "tls/server.pem"
+    assert "names other files" in cubicle(s, "cert", "make")
 
 
 def test_cert_commands_say_what_is_missing(fresh):

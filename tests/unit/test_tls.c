@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "io/http_server.h"
+#include "io/tls_server.h"
 #include "tls_peer.h"
 
 #include <arpa/inet.h>
@@ -376,6 +377,23 @@ static void tickets_resume_until_the_certificates_change(void **state)
 		SSL_SESSION_free(session);
 		stop();
 	}
+}
+
+static void ticket_keys_are_replaced(void **state)
+{
+	struct peer p;
+	start(NULL);
+	connect_peer(&p);
+	hello(&p);
+	SSL_SESSION *session = SSL_get1_session(p.ssl);
+	SSL_shutdown(p.ssl);
+	peer_done(&p);
+	assert_true(resumes(session, TLS1_3_VERSION));
+	t.tls->ticket_key_since -= 13 * 3600 * NS_PER_S;
+	assert_false(resumes(session, TLS1_3_VERSION));
+	assert_true(clock_boottime() - t.tls->ticket_key_since < 3600 * NS_PER_S);
+	SSL_SESSION_free(session);
+	stop();
 }
 
 static void plain_http_is_told_so(void **state)
@@ -813,6 +831,7 @@ int main(void)
 		cmocka_unit_test(certificates_are_chosen_by_name),
 		cmocka_unit_test(new_certificates_are_for_new_connections),
 		cmocka_unit_test(tickets_resume_until_the_certificates_change),
+		cmocka_unit_test(ticket_keys_are_replaced),
 		cmocka_unit_test(plain_http_is_told_so),
 		cmocka_unit_test(garbage_ends_the_connection),
 		cmocka_unit_test(slow_handshakes_are_given_up),
