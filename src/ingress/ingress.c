@@ -21,7 +21,10 @@ enum {
 static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS_PER_MS};
 /* A client that waits for 100 is told to go on when the service does not say so by then (many never do). */
 #define CONTINUE_PATIENCE (300 * NS_PER_MS)
-/* A client that closed its half is nearly always gone: bytes sent to it then find that out. While the sandbox is silent nothing does, so it is given up. */
+/*
+ * A client that closed its half is nearly always gone. The service sees that half closed too, as it would without us: many stop their work then. Bytes sent to the
+ * client find out whether it is gone; while the sandbox is silent nothing does, so it is given up.
+ */
 #define HANGUP_PATIENCE (5 * NS_PER_S)
 
 enum exchange_state {
@@ -176,6 +179,13 @@ static void send_end(struct exchange *x)
 	upstream_flush(x->up);
 }
 
+static void pass_hangup(struct exchange *x)
+{
+	if (x->request_done)
+		upstream_shutdown(x->up);
+	set_timer(x, HANGUP_PATIENCE);
+}
+
 /* Has a connection: the head goes first, bytes of the body follow as they come. */
 static void send_head(struct exchange *x)
 {
@@ -194,7 +204,7 @@ static void send_head(struct exchange *x)
 	else
 		http_req_resume(x->req);
 	if (x->hung_up)
-		set_timer(x, HANGUP_PATIENCE);
+		pass_hangup(x);
 	else if (x->req->head->expect_continue && !x->continued)
 		set_timer(x, CONTINUE_PATIENCE);
 }
@@ -309,7 +319,7 @@ static void on_hangup(struct http_req *r)
 	struct exchange *x = r->arg;
 	x->hung_up = true;
 	if (x->state == WAITING || x->state == BODY)
-		set_timer(x, HANGUP_PATIENCE);
+		pass_hangup(x);
 }
 
 static void on_closed(struct http_req *r, bool complete_)
