@@ -1,6 +1,7 @@
 """What goes wrong around code cells: clients that leave or are slow, killed kernels, a killed service, memory, freezing (e2b.md C, F)."""
 
 import glob
+import http.client
 import json
 import os
 import re
@@ -140,9 +141,9 @@ def test_case_systemd_a_killed_service_is_started_again(server):
             stream = Stream(server, b, "print('on', flush=True)\nimport time; time.sleep(1000)")
             stream.until("stdout")
             b.commands.run("kill -9 %d" % service(server, b)["pid"], user="root")
-            with pytest.raises(Exception):
-                # The stream is cut, not ended: without the last line, and without the last chunk.
-                assert [e["type"] for e in stream.events()][-1] == "end_of_execution"
+            # Case 101: cut, without the last chunk.
+            with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+                stream.r.read()
             stream.close()
             wait_for(lambda: service(server, b)["starts"] == i + 2, 60, "the next start")
             assert text(b, "1+1") == "2"
