@@ -190,7 +190,7 @@ int language_normalise(struct str s, char ret[LANGUAGE_SIZE])
 	if (s.n >= LANGUAGE_SIZE)
 		return -EINVAL;
 	for (size_t i = 0; i < s.n; i++) {
-		if (!isalnum((unsigned char)s.p[i]) && !strchr("._+#-", s.p[i]))
+		if (!isalnum((unsigned char)s.p[i]) && (!s.p[i] || !strchr("._+#-", s.p[i])))
 			return -EINVAL;
 		ret[i] = (char)tolower((unsigned char)s.p[i]);
 	}

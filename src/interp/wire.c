@@ -27,8 +27,7 @@ void wire_new_id(char *to)
 	snprintf(to, WIRE_ID_SIZE, "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
 }
 
-/* Signature over header, parent header, metadata and content, as hex. */
-static int sign(struct str key, const struct str frames[SIGNED_FRAMES], char ret[2 * DIGEST + 1])
+int wire_sign(struct str key, const struct str frames[SIGNED_FRAMES], char ret[WIRE_SIGNATURE_SIZE])
 {
 	static EVP_MAC *hmac; /* found once: looking it up takes locks */
 	if (!hmac)
@@ -57,8 +56,8 @@ int wire_parse(const struct str *frames, size_t n, struct str key, struct wire_m
 		i++;
 	if (i >= n || n - i < 2 + SIGNED_FRAMES)
 		return -EPROTO;
-	char signature[2 * DIGEST + 1];
-	int r = sign(key, frames + i + 2, signature);
+	char signature[WIRE_SIGNATURE_SIZE];
+	int r = wire_sign(key, frames + i + 2, signature);
 	if (r < 0)
 		return r;
 	if (!str_eq_secret(str_of(signature), frames[i + 1]))
@@ -95,7 +94,7 @@ int wire_build(
 	out->frames[2] = buf_str(&out->header);
 	out->frames[3] = out->frames[4] = STR("{}");
 	out->frames[5] = content;
-	int r = sign(key, out->frames + 2, out->signature);
+	int r = wire_sign(key, out->frames + 2, out->signature);
 	out->frames[1] = str_of(out->signature);
 	return r;
 }

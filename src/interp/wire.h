@@ -10,11 +10,15 @@
 enum {
 	WIRE_MAX_FRAMES = 16, /* kept of one message; more are buffers, which nothing here uses */
 	WIRE_ID_SIZE = 37,    /* a UUID as text */
+	WIRE_SIGNATURE_SIZE = 65,
 	WIRE_OUT_FRAMES = 6,
 };
 
 /* A random UUID (RFC 9562, version 4) as text into to[WIRE_ID_SIZE]. */
 void wire_new_id(char *to);
+
+/* Hex signature over header, parent header, metadata and content. 0 or -ENOMEM. */
+int wire_sign(struct str key, const struct str frames[4], char ret[WIRE_SIGNATURE_SIZE]);
 
 /* Views into the frames. */
 struct wire_message {
@@ -31,7 +35,7 @@ int wire_parse(const struct str *frames, size_t n, struct str key, struct wire_m
 /* A message to send. */
 struct wire_out {
 	char id[WIRE_ID_SIZE];
-	char signature[65];
+	char signature[WIRE_SIGNATURE_SIZE];
 	struct buf header;
 	struct str frames[WIRE_OUT_FRAMES]; /* views of this and of the content: send before either goes */
 };

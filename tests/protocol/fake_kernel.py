@@ -44,6 +44,7 @@ class Kernel:
         for name in ("shell", "control", "iopub"):
             getattr(self, name).bind(endpoint(name))
         self.count = 0
+        self.child = HOW[:1] == ["through"] and subprocess.Popen(HOW[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.names = {"kernel": self, "publish": self.publish, "reply": self.reply, "pack": pack, "interrupted": interrupted, "time": time, "os": os, "signal": signal,
                       "subprocess": subprocess, "sys": sys, "WHERE": WHERE, "manual": self.manual}
 
@@ -64,10 +65,24 @@ class Kernel:
             self.count += 1
             self.publish("execute_input", {"code": content["code"], "execution_count": self.count})
         self.names["content"] = content
-        exec(content["code"], self.names)
+        if self.child:
+            self.run_in_child(content)
+        else:
+            exec(content["code"], self.names)
         if self.automatic:
             self.reply({"status": "ok", "execution_count": self.count})
             self.publish("status", {"execution_state": "idle"})
+
+    def run_in_child(self, content):
+        """Code of the child's language; what it writes is the output."""
+        code = content["code"] + ("\nprintf '\\0'\n" if HOW[1] == "bash" else "\0")
+        self.child.stdin.write(code.encode())
+        self.child.stdin.flush()
+        output = b""
+        while not output.endswith(b"\0"):
+            output += os.read(self.child.stdout.fileno(), 65536)
+        if len(output) > 1:
+            self.publish("stream", {"name": "stderr" if content["silent"] else "stdout", "text": output[:-1].decode()})
 
     def watch_control(self):
         while True:

@@ -265,6 +265,55 @@ class Ends(Case):
         self.assertEqual(kinds(self.service.run("", context_id=context)), ["number_of_executions"])
 
 
+NODE = """const vm = require('vm'); let b = '';
+process.stdin.on('data', d => { b += d; for (let i; (i = b.indexOf('\\0')) >= 0;) { const c = b.slice(0, i); b = b.slice(i + 1);
+  try { const v = vm.runInThisContext(c); if (v !== undefined) console.log(v); } catch (e) { console.log(String(e)); } process.stdout.write('\\0'); } });"""
+
+
+def find_node():
+    ours = pathlib.Path(__file__).parents[2] / "build/bin/node"
+    return str(ours) if ours.exists() else shutil.which("node")
+
+
+class Variables(Case):
+    """e2b.md C.4, in languages beside Python: their code, in their interpreters."""
+
+    VALUES = {"OLD": "new", "FRESH": "a'b\"c\\d\n\u00e4\U0001f600$x`!", "EMPTY": "", "_x1": "$(exit 1)"}
+
+    @classmethod
+    def specs(cls, directory):
+        fake(directory, "bash", "through", "bash")
+        if find_node():
+            fake(directory, "node", "through", find_node(), "-e", NODE, language="javascript")
+
+    def check(self, language, set_old, read):
+        """`read` writes the variables of VALUES, and - for one that is not there, each followed by a |."""
+        run = lambda code, **more: self.service.run(code, language=language, **more)
+        self.assertEqual(kinds(run(set_old)), ["number_of_executions"])
+        for _ in range(2):
+            events = run(read, env_vars=self.VALUES)
+            self.assertEqual(kinds(events), ["number_of_executions", "stdout"], events)
+            self.assertEqual(events[1]["text"], "".join(v + "|" for v in self.VALUES.values()))
+            self.assertEqual(run(read)[1]["text"], "old|-|-|-|")
+
+    def test_bash(self):
+        self.check("bash", "export OLD=old", "for n in OLD FRESH EMPTY _x1; do printf '%s|' \"${!n--}\"; done")
+        status, _, body = self.service.call("POST", "/execute", {"code": "", "language": "bash", "env_vars": {"A-B": "1"}})
+        self.assertEqual((status, body), (400, "env_vars: A-B: this cannot be the name of a variable"))
+        # What was no variable of the environment is none again.
+        self.service.run("OLD=shell; declare +x OLD", language="bash")
+        self.assertEqual(self.service.text("env | grep ^OLD=", language="bash", env_vars={"OLD": "1"}), "OLD=1\n")
+        self.assertEqual(self.service.text("echo $OLD; env | grep ^OLD=", language="bash"), "shell\n")
+
+    @unittest.skipUnless(find_node(), "there is no Node.js here")
+    def test_javascript(self):
+        self.check("javascript", "process.env.OLD = 'old'; undefined", "process.stdout.write(['OLD', 'FRESH', 'EMPTY', '_x1'].map(n => (process.env[n] ?? '-') + '|').join('')); undefined")
+        self.assertEqual(self.service.text("Object.keys(globalThis).includes('e')", language="js", env_vars={"A": "1"}), "false\n")
+        # TypeScript shares its context.
+        self.assertEqual(self.service.text("var shared = 4; shared", language="ts"), "4\n")
+        self.assertEqual(self.service.text("shared", language="JS"), "4\n")
+
+
 class Service(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="interp-service-")

@@ -1,12 +1,12 @@
 """cubicle-interp (e2b.md C) in front of a real IPython kernel."""
 import json
 import os
-import signal
+import shutil
 import socket
-import time
+import tempfile
 import unittest
 
-from interp import FakeEnvd, Interp, gone, kinds, of, stat_of, until
+from interp import FakeEnvd, Interp, kinds, of, spec
 
 KERNELS = "/usr/share/jupyter/kernels"
 
@@ -323,6 +323,19 @@ class Variables(Case):
 
     def test_a_child_process_sees_them(self):
         self.assertEqual(of(self.service.run("!echo $CHILD", env_vars={"CHILD": "yes"}), "stdout")[0]["text"].strip(), "yes")
+
+
+class UnixSockets(unittest.TestCase):
+    def test_ipython_behind_sockets_of_a_private_directory(self):
+        directory = tempfile.mkdtemp(prefix="interp-ipc-")
+        self.addCleanup(shutil.rmtree, directory)
+        spec(directory, "python3", ["/usr/bin/python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"], language="python", metadata={"cubicle": {"transport": "ipc"}})
+        service = Interp(directory, start="python")
+        self.addCleanup(service.discard)
+        self.assertEqual(service.text("print(1)"), "1\n")
+        self.assertEqual(of(service.run("import os\nos._exit(1)"), "error")[0]["name"], "ContextRestarting")
+        self.assertEqual(service.text("print(2)"), "2\n")
+        service.stop()
 
 
 class SandboxVariables(unittest.TestCase):
