@@ -304,6 +304,14 @@ static void preflight(struct api_request *r)
 		api_answer_empty(r);
 }
 
+static void note_client(struct api_request *r)
+{
+	struct clients_seen *seen = &r->api->clients;
+	const char *tested;
+	if (clients_newer(seen, http_value(r->http->head, "user-agent"), &tested))
+		log_warn("the client %s is newer than what was tested (%s): if it fails, see docs/compatibility.md", seen->names[seen->n - 1], tested);
+}
+
 /* True when the caller is known: r->team is set. Else answered. */
 static bool authenticate(struct api_request *r, bool admin)
 {
@@ -320,6 +328,7 @@ static bool authenticate(struct api_request *r, bool admin)
 		key = keys_check(r->api->keys, bearer);
 	if (key) {
 		keys_used(key, clock_realtime());
+		note_client(r);
 		r->team = str_of(key->team);
 		return true;
 	}

@@ -3,6 +3,7 @@
 #define CUBICLE_API_REQUEST_H
 
 #include "api/api.h"
+#include "api/clients.h"
 #include "api/keys.h"
 #include "api/out.h"
 #include "api/routes.h"
@@ -20,6 +21,7 @@ struct api {
 	struct keys *keys;
 	struct api_request *reloads, **last_reload; /* waiting for certificates, the oldest first */
 	struct loop_timer *timer; /* writes down when keys were used */
+	struct clients_seen clients;
 };
 
 struct api_request {

@@ -10,7 +10,7 @@ import pytest
 from matrix.calls import REFUSED, names
 from matrix.clients import CLIENTS
 from matrix.page import PAGE, render, split
-from server import BUILD
+from server import BUILD, ROOT
 
 RESULTS = BUILD / "clients.jsonl"
 
@@ -58,6 +58,15 @@ def test_client(server, found, client):
     wrong = [c for call, (result, detail) in results.items() if (c := complaint(call, result, detail))]
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
+
+
+def test_the_server_knows_the_newest_versions():
+    """cases.md 47: it tells of newer clients in its log, by a table in the source."""
+    table = dict(re.findall(r'\{"([a-z0-9-]+)", "([0-9.]+)"\},', (ROOT / "src/api/clients.c").read_text()))
+    newest = {}
+    for c in CLIENTS:
+        newest[c.pinned.endswith("lock.json"), c.package] = c.version  # the list ascends
+    assert table == {"e2b-js-sdk": newest[True, "e2b"], "e2b-python-sdk": newest[False, "e2b"], "e2b-cli": newest[True, "@e2b/cli"]}
 
 
 def test_the_page_says_what_this_run_found(found):
