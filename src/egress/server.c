@@ -267,6 +267,22 @@ static uint64_t namespace_of(int fd)
 	return fd < 0 || getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
 }
 
+static uint64_t socket_cookie(int fd)
+{
+	uint64_t cookie = 0;
+	socklen_t n = sizeof(cookie);
+	return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
+/* The kernel shares the queries out among sockets of the same address. A connected one gets only its peer's, of which there are none: what comes from now on goes
+ * to the other socket, and nothing is lost with this one. The same socket may be given again. */
+static void leave_group(int old, int with)
+{
+	struct sockaddr_in nobody = {.sin_family = AF_INET, .sin_port = htons(1), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	if (old >= 0 && socket_cookie(old) != socket_cookie(with) && connect(old, (struct sockaddr *)&nobody, sizeof(nobody)) < 0)
+		log_warn("dns: an old socket stays beside the new one: %s", strerror(errno));
+}
+
 /* Puts new sockets in the place of the old ones, then takes what had come in there. */
 static int slot_bind(struct dns_slot *s, int udp, int tcp)
 {
@@ -284,6 +300,7 @@ static int slot_bind(struct dns_slot *s, int udp, int tcp)
 	s->tcp = tcp;
 	s->udp_source = udp_source;
 	s->tcp_source = tcp_source;
+	leave_group(old_udp, udp);
 	for (int i = 0; i < ASKS_PER_SLOT && old_udp >= 0 && take_datagram(s, old_udp); i++)
 		;
 	for (int fd; old_tcp >= 0 && (fd = accept4(old_tcp, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;)

@@ -286,12 +286,16 @@ static void freezing_stops_work_and_a_frozen_sandbox_can_be_killed(void **state)
 	patient_run(&w, &p, "ifreeze");
 	expect_inside(&w, &p, "(while :; do echo x >> /tmp/ticks; usleep 5000; done) >/dev/null 2>&1 & sleep 0.2; echo ok", "ok\n");
 	assert_int_equal(box_freeze(p.box, true), 0);
-	turn(&w, 100);
-	struct box_stats a, b;
-	assert_int_equal(box_stats(p.box, &a), 0);
-	turn(&w, 300);
-	assert_int_equal(box_stats(p.box, &b), 0);
-	assert_true(b.cpu_usec - a.cpu_usec < 20000); /* only PID 1 can have run */
+	struct box_stats a, b = {0};
+	/* On a loaded machine it takes a while until the last of them stands still; then only PID 1 can run. */
+	for (int i = 0; i < 100; i++) {
+		a = b;
+		assert_int_equal(box_stats(p.box, &b), 0);
+		if (i && b.cpu_usec - a.cpu_usec < 20000)
+			break;
+		turn(&w, 300);
+	}
+	assert_true(b.cpu_usec - a.cpu_usec < 20000);
 	assert_int_equal(box_freeze(p.box, false), 0);
 	expect_inside(&w, &p, "echo thawed", "thawed\n");
 	assert_int_equal(box_freeze(p.box, true), 0);
@@ -351,7 +355,7 @@ static pid_t node_that_will_die(struct world *w, int pipe_end, unsigned pool)
 		wait_parked(w, pool);
 	patient_run(w, &p[0], "ikept");
 	patient_run(w, &p[1], "ilost");
-	expect_inside(w, &p[0], "echo before > /root/file; (while :; do sleep 1; done) >/dev/null 2>&1 & echo ok", "ok\n");
+	expect_inside(w, &p[0], "echo before > /root/file; sleep 1000 >/dev/null 2>&1 & echo ok", "ok\n");
 	fd_write_all(pipe_end, &p[0].handle, sizeof(p[0].handle));
 	for (;;)
 		turn(w, 1000);

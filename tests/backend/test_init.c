@@ -39,7 +39,10 @@ static void attempt(struct world *w, char step, char way)
 		fail_msg("step %c, way %c: %s", step, way, p.failed ? p.error.message : "the create succeeded");
 	if (!p.failed) {
 		/* What is noise on the channel is not yet the sandbox's end. */
-		turn(w, 100);
+		if (way == FAKE_EXIT)
+			wait_for(w, &p.died, "its death to be noticed");
+		else
+			turn(w, 100);
 		assert_int_equal(p.died, way == FAKE_EXIT);
 		box_kill(p.box);
 		wait_for(w, &p.released, "a misbehaving sandbox to be released");

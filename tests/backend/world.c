@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-enum { PATIENCE_MS = 30000 };
+enum { PATIENCE_MS = 60000 };
 
 bool world_possible(void)
 {
@@ -384,7 +384,7 @@ void inventory(struct world *w, struct buf *to)
 void expect_inventory(struct world *w, const struct buf *before)
 {
 	cleanup_buf struct buf now = BUF_INIT;
-	for (int tries = 0; tries < 100; tries++) {
+	for (int tries = 0; tries < 600; tries++) {
 		buf_clear(&now);
 		inventory(w, &now);
 		if (str_eq(buf_str(&now), buf_str(before)))

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -23,12 +24,17 @@ TEMPLATES = pathlib.Path(os.environ.get("CUBICLE_TEST_TEMPLATES", ROOT / "build/
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that no client's connection takes while the server is stopped: below the range that the kernel gives out."""
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", random.randrange(10240, 32000)))
+                return s.getsockname()[1]
+            except OSError:
+                pass
 
 
-def wait_for(condition, seconds=10.0, what="condition"):
+def wait_for(condition, seconds=60.0, what="condition"):
     """Polls until condition() is true (returned) or the time is over (AssertionError)."""
     deadline = time.monotonic() + seconds
     while True:
@@ -50,20 +56,22 @@ def ensure_templates(*names):
     subprocess.run([CUBICLE, "template", "make-default", *names, "--if-missing", f"--state.dir={TEMPLATES}"], check=True, env=clean_env())
 
 
-def share_templates(node):
-    """Links everything of TEMPLATES into this directory of a server, while nobody else makes templates there."""
-    with open_directory(TEMPLATES / "node/images") as images:
+def share_templates(node, names):
+    """Links these templates, and no others, into this directory of a server, while nobody else makes templates there."""
+    source = TEMPLATES / "node"
+    with open_directory(source / "images") as images:
         fcntl.flock(images, fcntl.LOCK_SH)
-        for part in ("images", "templates"):
-            (node / part).mkdir(parents=True, exist_ok=True)
-            for source in (TEMPLATES / "node" / part).iterdir():
-                target = node / part / source.name
-                if target.exists() or source.name.startswith("."):  # what a build that was broken off has left
-                    continue
-                try:
-                    os.link(source, target)
-                except OSError:
-                    shutil.copy2(source, target)
+        descriptions = [(p, json.loads(p.read_text())) for p in (source / "templates").glob("*.json")]
+        wanted = [(p, t) for p, t in descriptions if t["alias"] in names]
+        for path in [*(p for p, _ in wanted), *(source / layer["file"] for _, t in wanted for layer in t["layers"])]:
+            target = node / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                continue
+            try:
+                os.link(path, target)
+            except OSError:
+                shutil.copy2(path, target)
 
 
 @contextlib.contextmanager
@@ -76,6 +84,8 @@ def open_directory(path):
 
 
 class Server:
+    ranges = set()  # taken by the servers of this process
+
     def __init__(self, options=None, state_dir=None, env=None, templates=("base",)):
         self.port = free_port()
         self.options = dict(options or {})
@@ -86,11 +96,12 @@ class Server:
         self.process = None
         digest = int(hashlib.sha256(str(self.state).encode()).hexdigest(), 16)
         # Ranges of this server alone: several may run at once on the test machine.
-        self.uid_base = 0x60000000 + (digest % 8) * 0x4000000
+        self.uid_base = 0x10000000 + next(n % 56 for n in range(digest % 56, 200) if n % 56 not in Server.ranges) * 0x4000000
+        Server.ranges.add((self.uid_base - 0x10000000) // 0x4000000)
         self.cgroup_parent = f"cubicle-test{digest % 10000}"
         ensure_templates(*templates)
         node = self.state / "node"
-        share_templates(node)
+        share_templates(node, templates)
         os.chmod(node, 0o700)
         os.chmod(self.state, 0o711)
 
@@ -138,7 +149,7 @@ class Server:
             self.wait_ready()
         return self
 
-    def wait_ready(self, seconds=30):
+    def wait_ready(self, seconds=60):
         def answers():
             assert self.process.poll() is None, f"the server ended:\n{self.log_tail()}"
             try:
@@ -202,7 +213,7 @@ class Server:
                 self.call("DELETE", "/sandboxes/" + b["sandboxID"])
             status, boxes = self.call("GET", "/v2/sandboxes?limit=100")
 
-    def stop(self, seconds=30):
+    def stop(self, seconds=60):
         """Clean stop; returns the exit status."""
         if self.process is None:
             return None
@@ -227,6 +238,7 @@ class Server:
                 self.kill_all_sandboxes()
             self.stop()
         finally:
+            Server.ranges.discard((self.uid_base - 0x10000000) // 0x4000000)
             if self.own_state:
                 shutil.rmtree(self.state, ignore_errors=True)
                 self.log_path.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ def test_014_connect_right_after_pid_1_was_killed(own_server):
         os.kill(pid_1(s, box), signal.SIGKILL)
         time.sleep(delay)
         status, _ = s.call("POST", f"/v2/sandboxes/{box}/connect", {})
-        wait_for(lambda: s.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 404, 10, "404 for what is dead")
+        wait_for(lambda: s.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 404, 60, "404 for what is dead")
         assert s.call("DELETE", f"/sandboxes/{box}")[0] == 404
 
 
@@ -108,4 +108,4 @@ def test_181_kills_during_output_leave_no_descriptor(server):
             break
         assert box.kill()
         handle.disconnect()
-    wait_for(lambda: descriptors() <= before + 60, 30, "descriptors of our processes")
+    wait_for(lambda: descriptors() <= before + 60, 60, "descriptors of our processes")

@@ -8,6 +8,8 @@ import time
 import pytest
 from e2b import CommandExitException, NotFoundException, Sandbox, TimeoutException
 
+from server import wait_for
+
 
 def test_first_command_works_right_after_create(server):
     box = Sandbox.create("base")
@@ -54,10 +56,9 @@ def test_058_timeout_kills_the_process_group(sandbox):
 def test_062_children_that_hold_the_output_keep_the_stream_open(sandbox):
     start = time.monotonic()
     assert sandbox.commands.run("sleep 2 & echo hi").stdout == "hi\n"
-    held = time.monotonic() - start
-    sandbox.commands.run("sleep 60 >/dev/null 2>&1 & echo hi")
-    released = time.monotonic() - start - held
-    assert held > 1.9 and released < held + 30
+    assert time.monotonic() - start > 1.9
+    # One that let go of it is not waited for: this would end in a TimeoutException.
+    assert sandbox.commands.run("sleep 600 >/dev/null 2>&1 & echo hi", timeout=120).stdout == "hi\n"
 
 
 def test_064_arguments_are_never_parsed_twice(sandbox):
@@ -126,7 +127,7 @@ def test_reconnect_by_pid_sees_new_output(sandbox):
 def test_thousand_commands_one_after_another_leave_no_memory(sandbox):
     def init_kib():
         return int(sandbox.commands.run("ps -o rss= -p 1", user="root").stdout)
-    for _ in range(50):
+    for _ in range(1000):  # until the log of the sandbox, which is bounded, is full
         sandbox.commands.run("true")
     before = init_kib()
     for _ in range(1000):
@@ -151,8 +152,7 @@ def test_two_hundred_commands_at_once(sandbox):
 
 def test_ten_thousand_orphans_are_reaped(sandbox):
     sandbox.commands.run("for i in $(seq 100); do (for j in $(seq 100); do (true &) ; done) ; done", timeout=300, request_timeout=300)
-    sandbox.commands.run("sleep 1")
-    assert sandbox.commands.run("ps -eo stat | grep -c '^Z' || true").stdout.strip() == "0"
+    wait_for(lambda: sandbox.commands.run("ps -eo stat | grep -c '^Z' || true").stdout.strip() == "0", 60, "no zombie")
 
 
 def test_a_reader_that_stops_reading_does_not_grow_the_agent(sandbox):

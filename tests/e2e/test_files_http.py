@@ -383,4 +383,4 @@ def test_095_only_silence_ends_a_transfer(server, box):
             time.sleep(0.1)
     status, _, _ = ask(server, box, "POST", file_target("/tmp/slow"), drops(), {"Content-Type": "application/octet-stream"}, chunked=True)
     assert status == 200 and box.files.read("/tmp/slow") == "".join(f"{i}\n" for i in range(40))
-    assert wait_for(lambda: "cubicle-files" not in box.commands.run("ps -eo comm").stdout, 10, "the workers to be gone") is True
+    assert wait_for(lambda: "cubicle-files" not in box.commands.run("ps -eo comm").stdout, 60, "the workers to be gone") is True

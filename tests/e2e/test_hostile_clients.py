@@ -35,7 +35,7 @@ def base_line(server):
     """The front keeps a few connections to sandboxes for the next request; everything else goes."""
     before = descriptors(server)
     yield
-    wait_for(lambda: descriptors(server) <= before + 40, 30, "descriptors of the front")
+    wait_for(lambda: descriptors(server) <= before + 40, 60, "descriptors of the front")
 
 
 def leave(s, hard):
@@ -44,7 +44,7 @@ def leave(s, hard):
     s.close()
 
 
-def raw(server, data, seconds=5, half_close=False):
+def raw(server, data, seconds=60, half_close=False):
     """What the server says until it closes or is silent for so long (at most a mebibyte)."""
     with socket.create_connection(("127.0.0.1", server.port), seconds) as s:
         s.sendall(data if isinstance(data, bytes) else data.encode("latin1"))
@@ -97,13 +97,13 @@ def test_who_only_holds_connections_keeps_nobody_out(own_server):
     try:
         for _ in range(limit // 2 + 100):
             c = socket.socket()
-            c.settimeout(10)
+            c.settimeout(60)
             c.connect(("127.0.0.1", s.port))
             held.append(c)
     except OSError:
         pass
     for _ in range(3):
-        assert s.call("GET", "/health", timeout=30)[0] == 200
+        assert s.call("GET", "/health", timeout=60)[0] == 200
     with_box, box = s.call("POST", "/v2/sandboxes", {"templateID": "base"})
     assert with_box == 201
     for c in held:
@@ -112,7 +112,7 @@ def test_who_only_holds_connections_keeps_nobody_out(own_server):
 
 def test_aborted_uploads(server, box, base_line):
     def one(i):
-        s = socket.create_connection(("127.0.0.1", server.port), 10)
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
         s.sendall(f"POST /files?path=/tmp/up{i % 7} HTTP/1.1\r\n{head(box)}Content-Type: application/octet-stream\r\nContent-Length: 10000000\r\n\r\n".encode()
                   + b"x" * random.choice([0, 100, 70000, 500000]))
         leave(s, i % 2)
@@ -122,7 +122,7 @@ def test_aborted_uploads(server, box, base_line):
 
 def test_aborted_downloads(server, box, base_line):
     def one(i):
-        s = socket.create_connection(("127.0.0.1", server.port), 10)
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
         s.sendall(f"GET /files?path=/tmp/big HTTP/1.1\r\n{head(box)}\r\n".encode())
         s.recv(random.choice([1, 1000, 200000]))
         leave(s, i % 2)
@@ -134,19 +134,19 @@ def test_070_aborted_commands(server, box, base_line):
     start = json.dumps({"process": {"cmd": "/bin/sh", "args": ["-c", "yes"]}, "stdin": False}).encode()
     start = struct.pack(">BI", 0, len(start)) + start
     def one(i):
-        s = socket.create_connection(("127.0.0.1", server.port), 10)
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
         s.sendall(f"POST /process.Process/Start HTTP/1.1\r\n{head(box)}Content-Type: application/connect+json\r\nConnect-Timeout-Ms: 1500\r\n"
                   f"Content-Length: {len(start)}\r\n\r\n".encode() + start)
         if i % 3:
             s.recv(random.choice([1, 1000, 100000]))
         leave(s, i % 2)
     in_parallel(300, one, 10)
-    wait_for(lambda: box.commands.list() == [], 20, "aborted commands to end at their deadline")
+    wait_for(lambda: box.commands.list() == [], 60, "aborted commands to end at their deadline")
 
 
 def test_aborted_api_calls(server, base_line):
     def one(i):
-        s = socket.create_connection(("127.0.0.1", server.port), 10)
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
         body = f"Content-Length: 1000\r\n\r\n{{" if i % 2 else "\r\n"
         s.sendall(f"{'POST' if i % 2 else 'GET'} /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.api_key}\r\n{body}".encode())
         leave(s, i % 4 < 2)
@@ -164,7 +164,7 @@ def test_a_pipeline_of_api_and_sandbox_requests_keeps_its_order(server, box, bas
     }
     marks = {"api": b'"status"', "envd": b"204 No Content", "detail": b'"startedAt"', "rpc": b'"processes"', "file": box.sandbox_id.encode() + b"\n"}
     order = [random.choice(list(kinds)) for _ in range(300)]
-    out = raw(server, "".join(kinds[k] for k in order), 10, half_close=True)
+    out = raw(server, "".join(kinds[k] for k in order), 60, half_close=True)
     answers = out.split(b"HTTP/1.1 ")[1:]
     assert len(answers) == len(order)
     for kind, answer in zip(order, answers):
@@ -195,7 +195,7 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_038_bad_bodies_are_400_json(server, name):
     body = BODIES[name]
-    out = raw(server, f"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.api_key}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body, 20)
+    out = raw(server, f"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: {server.api_key}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body, 60)
     top, _, text = out.partition(b"\r\n\r\n")
     status = int(top.split()[1])
     answer = json.loads(text)
@@ -223,7 +223,7 @@ def test_odd_paths_and_queries(server, path, status):
     (b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nConnection: close\r\n\r\n", 404), (b"TRACE /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
 ])
 def test_012_refusals_below_the_api_are_json_too(server, data, status):
-    out = raw(server, data, 3)
+    out = raw(server, data, 20)
     top, _, text = out.partition(b"\r\n\r\n")
     assert int(top.split()[1]) == status and b"application/json" in top
     answer = json.loads(text)
@@ -253,10 +253,10 @@ while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).s
 """)
     flood = box.commands.run("python3 /tmp/flood.py", background=True, timeout=0)
     upgrade = f"GET / HTTP/1.1\r\n{head(box, 8017)}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n".encode()
-    wait_for(lambda: b" 101 " in raw(server, upgrade, 1)[:20], 20, "the flood to flow")
+    wait_for(lambda: b" 101 " in raw(server, upgrade, 1)[:20], 60, "the flood to flow")
     held = []
     for i in range(120):
-        s = socket.create_connection(("127.0.0.1", server.port), 10)
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
         s.sendall(upgrade)
         held.append(s)
     for i, s in enumerate(held):
@@ -302,8 +302,8 @@ while True:
 """)
     box.files.write("/tmp/answers.json", json.dumps([a.decode("latin1") for a in ANSWERS.values()]))
     service = box.commands.run("python3 /tmp/answers.py", background=True, timeout=0)
-    get = lambda path: raw(server, f"GET {path} HTTP/1.1\r\n{head(box, 8018)}Connection: close\r\n\r\n", 10)
-    wait_for(lambda: b" 200 " in get("/first")[:20], 20, "the service")
+    get = lambda path: raw(server, f"GET {path} HTTP/1.1\r\n{head(box, 8018)}Connection: close\r\n\r\n", 60)
+    wait_for(lambda: b" 200 " in get("/first")[:20], 60, "the service")
     for i, name in enumerate(ANSWERS):
         out = get(f"/{i}")
         status = out.split(b"\r\n\r\n")[-2].rsplit(b"HTTP/1.1 ", 1)[-1][:3]

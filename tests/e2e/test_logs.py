@@ -100,7 +100,7 @@ def test_it_outlives_node_and_front(own_server):
     box.commands.run("echo before")
     for name in ("node", "front"):
         s.kill_process(name)
-    wait_for(lambda: s.call("GET", f"/sandboxes/{box.sandbox_id}/logs")[0] == 200, 30, "the log again")
+    wait_for(lambda: s.call("GET", f"/sandboxes/{box.sandbox_id}/logs")[0] == 200, 60, "the log again")
     assert commands(v1(s, box)["logEntries"])[0].endswith("echo before")
     box.kill()
 

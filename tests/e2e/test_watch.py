@@ -315,14 +315,14 @@ def test_074_stopped_and_deserted_watches_leave_nothing(server, sandbox):
             handle.stop()
 
     round()
-    wait_for(lambda: kept(sandbox)[1] == 0, 30, "the streams to end")
+    wait_for(lambda: kept(sandbox)[1] == 0, 60, "the streams to end")
     processes, _, rss = kept(sandbox)
     front = of_front()
     for _ in range(4):
         round()
-    wait_for(lambda: kept(sandbox)[0] <= processes and kept(sandbox)[1] == 0, 30, "as few processes as before")
+    wait_for(lambda: kept(sandbox)[0] <= processes and kept(sandbox)[1] == 0, 60, "as few processes as before")
     assert kept(sandbox)[2] < rss + 256
-    wait_for(lambda: of_front() <= front + 8, 30, "the front's descriptors")
+    wait_for(lambda: of_front() <= front + 8, 60, "the front's descriptors")
 
 
 @with_async
@@ -399,7 +399,7 @@ def test_077_a_sandbox_has_many_watches_and_instances_and_their_end_is_told(serv
         other.files.watch_dir("/tmp").stop()
         taking.kill()
         box.commands.run("pkill python3 || true")
-        wait_for(lambda: kept(box)[1] == 0, 30, "the instances to go")
+        wait_for(lambda: kept(box)[1] == 0, 60, "the instances to go")
         box.files.watch_dir("/tmp").stop()
     finally:
         box.kill()

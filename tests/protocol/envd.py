@@ -30,7 +30,7 @@ class Envd:
             client.close()
         self.process.stdin.close()
         try:
-            code = self.process.wait(10)
+            code = self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -282,7 +282,7 @@ class StreamError(Exception):
         self.message = error["message"]
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     """Waits for something that happens in another process."""
     end = time.monotonic() + seconds
     while not condition():

@@ -206,7 +206,7 @@ ssize_t read_answer(int fd, bool tcp, unsigned char *to, size_t size, int ms)
 	return (ssize_t)have - 2;
 }
 
-struct reply resolve(int netns, const char *name, bool tcp, unsigned edns)
+static struct reply resolve_once(int netns, const char *name, bool tcp, unsigned edns)
 {
 	static uint16_t last_id = 100;
 	static unsigned char m[65536];
@@ -217,9 +217,21 @@ struct reply resolve(int netns, const char *name, bool tcp, unsigned edns)
 	q[1] = (unsigned char)n;
 	int fd = name_socket(netns, tcp);
 	ssize_t sent = tcp ? send(fd, q, n + 2, MSG_NOSIGNAL) : send(fd, q + 2, n, MSG_NOSIGNAL);
-	ssize_t got = sent < 0 ? -errno : read_answer(fd, tcp, m, sizeof(m), 8000);
+	ssize_t got = sent < 0 ? -errno : read_answer(fd, tcp, m, sizeof(m), 10000);
 	close(fd);
 	if (got < 12)
 		return (struct reply){.error = got < 0 ? (int)got : -EPIPE};
 	return (struct reply){.rcode = m[3] & 15, .answers = (unsigned)(m[6] << 8 | m[7]), .truncated = m[2] & 2, .same_id = (m[0] << 8 | m[1]) == id, .size = (size_t)got};
+}
+
+/* As the resolvers of glibc and musl do: asks again when nothing comes, or the connection goes with the socket that took it. */
+struct reply resolve(int netns, const char *name, bool tcp, unsigned edns)
+{
+	struct reply r = {0};
+	for (int i = 0; i < 3; i++) {
+		r = resolve_once(netns, name, tcp, edns);
+		if (!r.error)
+			break;
+	}
+	return r;
 }

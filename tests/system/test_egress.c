@@ -244,7 +244,7 @@ static void without_internet_names_are_refused(void **state)
 	assert_int_equal(send(fd, q, n, 0), n);
 	usleep(100000);
 	set_policy(&e, &a, false);
-	assert_true(read_answer(fd, false, m, sizeof(m), 8000) >= 12);
+	assert_true(read_answer(fd, false, m, sizeof(m), 60000) >= 12);
 	assert_int_equal(m[3] & 15, 5);
 	close(fd);
 	end(&e);
@@ -364,13 +364,13 @@ static void many_queries_share_one_connection(void **state)
 	assert_int_equal(send(fd, all + 1, n - 1, 0), n - 1);
 	shutdown(fd, SHUT_WR);
 	for (int i = 0; i < 40; i++) {
-		assert_true(read_answer(fd, true, m, sizeof(m), 8000) >= 12);
+		assert_true(read_answer(fd, true, m, sizeof(m), 60000) >= 12);
 		unsigned id = (unsigned)(m[0] << 8 | m[1]);
 		assert_true(id < 40 && !seen[id]);
 		seen[id] = true;
 		assert_int_equal(m[3] & 15, id % 3 ? 0 : 3);
 	}
-	assert_int_equal(read_answer(fd, true, m, sizeof(m), 8000), 0);
+	assert_int_equal(read_answer(fd, true, m, sizeof(m), 60000), 0);
 	close(fd);
 	end(&e);
 }
@@ -384,8 +384,8 @@ static void a_slow_connection_is_closed(void **state)
 	assert_int_equal(send(fd, "", 1, 0), 1);
 	/* One that announces more than a query can have is closed at once. */
 	assert_int_equal(send(long_one, "\xff\xff", 2, 0), 2);
-	assert_true(read_answer(long_one, true, m, sizeof(m), 5000) <= 0);
-	assert_int_equal(read_answer(fd, true, m, sizeof(m), 20000), 0);
+	assert_true(read_answer(long_one, true, m, sizeof(m), 60000) <= 0);
+	assert_int_equal(read_answer(fd, true, m, sizeof(m), 60000), 0);
 	close(fd);
 	close(long_one);
 	end(&e);
@@ -448,7 +448,7 @@ static void names_work_on_without_a_node(void **state)
 	q[0] = 0;
 	q[1] = (unsigned char)n;
 	assert_int_equal(send(tcp, q, n + 2, 0), n + 2);
-	assert_true(read_answer(tcp, true, m, sizeof(m), 8000) > 12);
+	assert_true(read_answer(tcp, true, m, sizeof(m), 60000) > 12);
 	close(tcp);
 	end(&e);
 }
@@ -467,7 +467,7 @@ static void a_new_process_takes_the_sockets_over(void **state)
 	assert_int_equal(send(fd, q, n, 0), n);
 	e = start_egress(INTERNET_SERVER);
 	serve(&e, &a, true);
-	assert_true(read_answer(fd, false, m, sizeof(m), 8000) >= 12);
+	assert_true(read_answer(fd, false, m, sizeof(m), 60000) >= 12);
 	close(fd);
 	assert_resolves(&a, true);
 	/* The same slot given once more. */

@@ -202,6 +202,14 @@ static void settle(void)
 	}
 }
 
+/* The node has seen that the front's channel ended. */
+static void front_is_gone(void)
+{
+	for (int i = 0; i < 5000 && node->front; i++)
+		loop_turn(loop, 10);
+	assert_null(node->front);
+}
+
 static uint64_t send_front(enum msg_id type, const void *m)
 {
 	struct error err = {0};
@@ -368,7 +376,7 @@ static void create_is_answered_when_it_runs_and_is_recorded(void **state)
 	assert_int_equal(got.sandbox.generation.n, 32);
 	assert_false(msg_has(&got.sandbox, sandbox, traffic_token));
 	assert_false(msg_has(&got.sandbox, sandbox, internet));
-	assert_true(got.sandbox.end_at - got.sandbox.started_at <= 300 * NS_PER_S + NS_PER_MS);
+	assert_true(got.sandbox.end_at - got.sandbox.started_at <= 310 * NS_PER_S);
 	const struct fake_box *m = fake_find(id);
 	char line[64];
 	snprintf(line, sizeof(line), "E2B_SANDBOX_ID=%s\n", id);
@@ -534,9 +542,7 @@ static void a_kill_goes_on_when_the_front_is_gone(void **state)
 	for (int i = 0; i < 5; i++)
 		loop_turn(loop, 5);
 	close(steal_fd(&front));
-	for (int i = 0; i < 5; i++)
-		loop_turn(loop, 5);
-	assert_null(node->front);
+	front_is_gone();
 	assert_int_equal(fake_step_kills(), 1);
 	open_front();
 	settle();
@@ -665,18 +671,18 @@ static void the_deadline_needs_no_front(void **state)
 {
 	struct msg_create m = want();
 	char early[33], late[33];
-	m.timeout = 10;
+	m.timeout = 1000;
 	memcpy(early, create_with(&m), sizeof(early));
-	m.timeout = 20;
+	m.timeout = 2000;
 	memcpy(late, create_with(&m), sizeof(late));
 	close(steal_fd(&front));
-	machine.boot_shift = 9 * NS_PER_S;
+	machine.boot_shift = 500 * NS_PER_S;
 	node_expire(node);
 	assert_int_equal(fake_alive(), 2);
-	machine.boot_shift = 11 * NS_PER_S;
+	machine.boot_shift = 1500 * NS_PER_S;
 	node_expire(node);
-	for (int i = 0; i < 100 && fake_alive() == 2; i++)
-		loop_turn(loop, 5);
+	for (int i = 0; i < 5000 && fake_alive() == 2; i++)
+		loop_turn(loop, 10);
 	assert_int_equal(fake_alive(), 1);
 	assert_non_null(fake_find(late));
 	open_front();
@@ -899,16 +905,12 @@ static void a_front_that_breaks_the_rules_is_cut_off(void **state)
 {
 	create();
 	assert_int_equal(send(front, "garbage", 7, 0), 7);
-	for (int i = 0; i < 5; i++)
-		loop_turn(loop, 5);
-	assert_null(node->front);
+	front_is_gone();
 	open_front();
 	/* A message that only another may send. */
 	struct msg_ready m = {0};
 	assert_int_equal(msg_send_fd(front, MSG_ID_ready, &m, 1, NULL, 0, NULL), 0);
-	for (int i = 0; i < 5; i++)
-		loop_turn(loop, 5);
-	assert_null(node->front);
+	front_is_gone();
 	open_front();
 	create();
 	assert_int_equal(fake_alive(), 2);
@@ -922,9 +924,13 @@ static void a_new_front_replaces_the_old_one(void **state)
 	settle();
 	int old = steal_fd(&front);
 	open_front();
-	loop_turn(loop, 1);
 	char byte;
-	assert_int_equal(recv(old, &byte, 1, 0), 0);
+	ssize_t n = -1;
+	for (int i = 0; i < 5000 && n < 0; i++) {
+		loop_turn(loop, 10);
+		n = recv(old, &byte, 1, MSG_DONTWAIT);
+	}
+	assert_int_equal(n, 0);
 	close(old);
 	subscribe();
 	assert_int_equal(n_events, 0);
@@ -1017,7 +1023,7 @@ static void a_deadline_that_passed_meanwhile_ends_it_at_once(void **state)
 	machine.boot_shift = 400 * NS_PER_S;
 	start();
 	node_expire(node);
-	for (int i = 0; i < 100 && fake->live; i++)
+	for (int i = 0; i < 5000 && fake->live; i++)
 		loop_turn(loop, 10);
 	settle();
 	subscribe();
@@ -1171,14 +1177,15 @@ static void churn(void)
 
 static void kill_minus_nine_at_any_moment_is_survived(void **state)
 {
-	for (unsigned i = 0; i < 20; i++) {
+	/* At least 20 times, and until something was under way when it was killed. */
+	for (unsigned i = 0; i < 20 || (i < 500 && (fake->creates <= 20 || fake->kills <= 5)); i++) {
 		leave();
 		pid_t pid = fork();
 		if (pid == 0) {
 			start();
 			churn();
 		}
-		usleep(10000 + i * 4700);
+		usleep(10000 + i % 20 * 4700);
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
 		start();

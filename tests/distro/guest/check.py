@@ -33,7 +33,7 @@ class Server:
     def start(self):
         self.process = subprocess.Popen(["/distro/cubicle", "serve", "--pool.min=1", "--pool.max=2", "--disk.reserve=2", f"--sandbox.pids={PIDS}", f"--log.file={LOG}"], stdin=subprocess.DEVNULL,
                                         env=ENVIRONMENT, start_new_session=True)
-        wait(self.healthy, 60, "the server")
+        wait(self.healthy, 120, "the server")
         self.key = open(f"{STATE}/first-key").read().strip()
         return self
 
@@ -45,7 +45,7 @@ class Server:
             return False
 
     def call(self, method, path, body=None):
-        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
+        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
         headers = {"Content-Type": "application/json", "X-API-Key": getattr(self, "key", "none")}
         c.request(method, path, json.dumps(body) if body is not None else None, headers)
         r = c.getresponse()
@@ -54,7 +54,7 @@ class Server:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(120) == 0
 
     def child(self, name):
         return pid_of(b"cubicle\0" + name.encode() + b"\0")
@@ -82,7 +82,7 @@ class Sandbox:
         """Leaves the command running; the first event says that it does."""
         self.request(argv, "user", 60).read(5)
 
-    def run(self, *argv, user="user", timeout=60):
+    def run(self, *argv, user="user", timeout=120):
         raw, out, end = self.request(argv, user, timeout).read(), b"", None
         while raw:
             flags, n = struct.unpack(">BI", raw[:5])
@@ -94,7 +94,7 @@ class Sandbox:
         return end, out
 
     def file(self, method, path, data=None):
-        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=60)
+        c = http.client.HTTPConnection("127.0.0.1", PORT, timeout=120)
         c.request(method, "/files?path=" + path, data, {**self.headers(), "Content-Type": "application/octet-stream"})
         r = c.getresponse()
         return r.status, r.read()
@@ -127,7 +127,7 @@ def wait(condition, seconds, what):
 
 
 def nothing_left(before):
-    wait(lambda: not leak.leaked(before) and not leak.state_leftovers(STATE), 20, lambda: f"nothing to be left of {leak.leaked(before)} {leak.state_leftovers(STATE)}")
+    wait(lambda: not leak.leaked(before) and not leak.state_leftovers(STATE), 120, lambda: f"nothing to be left of {leak.leaked(before)} {leak.state_leftovers(STATE)}")
 
 
 def pid_of(command):
@@ -147,7 +147,7 @@ class Group:
 
     def __init__(self, box):
         box.start("/bin/sleep", "9999")
-        wait(lambda: pid_of(SLEEP), 10, "a command")
+        wait(lambda: pid_of(SLEEP), 120, "a command")
         self.dirs = {}
         for line in open(f"/proc/{pid_of(SLEEP)}/cgroup").read().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -168,10 +168,10 @@ class Group:
     def freeze(self):
         if self.V2:
             (self.dir("") / "cgroup.freeze").write_text("1")
-            wait(lambda: self.number("frozen", "cgroup.events", "") == 1, 10, "the freeze")
+            wait(lambda: self.number("frozen", "cgroup.events", "") == 1, 120, "the freeze")
         else:
             (self.dir("freezer") / "freezer.state").write_text("FROZEN")
-            wait(lambda: self.read("", "freezer.state") == "FROZEN\n", 10, "the freeze")
+            wait(lambda: self.read("", "freezer.state") == "FROZEN\n", 120, "the freeze")
 
     def may_open(self, path):
         """Whether a process of this machine's root, put into the group, gets at a device."""
@@ -245,26 +245,26 @@ def freeze_and_kill(server):
     group.freeze()
     if Group.V2:
         (group.dir("") / "cgroup.kill").write_text("1")
-        wait(lambda: pid_of(SLEEP) is None, 10, "the kill")
+        wait(lambda: pid_of(SLEEP) is None, 120, "the kill")
         (group.dir("") / "cgroup.freeze").write_text("0")
-        wait(lambda: box.answers("again"), 30, "commands after the kill of all commands")
+        wait(lambda: box.answers("again"), 120, "commands after the kill of all commands")
         group = Group(box)
         group.freeze()
     box.kill()
     assert pid_of(SLEEP) is None
-    wait(lambda: not any(d.exists() for d in group.dirs.values() if d.name == "work"), 20, "the cgroups of a killed sandbox to go")
+    wait(lambda: not any(d.exists() for d in group.dirs.values() if d.name == "work"), 120, "the cgroups of a killed sandbox to go")
     say("ok: a frozen sandbox is killed")
 
 
 def adoption(server, boxes):
     boxes[0].start("/bin/sleep", "7654")
-    wait(lambda: pid_of(b"/bin/sleep\x007654\0"), 10, "a command")
+    wait(lambda: pid_of(b"/bin/sleep\x007654\0"), 120, "a command")
     command, node = pid_of(b"/bin/sleep\x007654\0"), server.child("node")
     assert "Max open files            1048576              1048576" in pathlib.Path(f"/proc/{node}/limits").read_text()
     os.kill(node, signal.SIGKILL)
-    wait(lambda: server.child("node") not in (None, node), 20, "a new node")
+    wait(lambda: server.child("node") not in (None, node), 120, "a new node")
     for box in boxes:
-        wait(lambda: box.answers("adopted"), 30, "the sandbox to be adopted")
+        wait(lambda: box.answers("adopted"), 120, "the sandbox to be adopted")
     assert {b["sandboxID"] for b in server.call("GET", "/v2/sandboxes")[1]} == {b.id for b in boxes}
     assert pid_of(b"/bin/sleep\x007654\0") == command, "a command died with the node"
     say("ok: a killed node adopts its sandboxes")
@@ -278,12 +278,12 @@ def clock_step(server):
     before, step = end(box), 2 * 3600
     time.clock_settime(time.CLOCK_REALTIME, time.time() + step)
     try:
-        wait(lambda: abs(end(box) - before - step) < 5, 10, "endAt to follow the clock")
+        wait(lambda: abs(end(box) - before - step) < 5, 120, "endAt to follow the clock")
         assert box.run("/bin/echo", "alive")[1] == b"alive\n"
         brief = Sandbox(server, timeout=2)
     finally:
         time.clock_settime(time.CLOCK_REALTIME, time.time() - step)
-    wait(lambda: server.call("GET", "/sandboxes/" + brief.id)[0] == 404, 20, "a deadline to hold over a step back")
+    wait(lambda: server.call("GET", "/sandboxes/" + brief.id)[0] == 404, 120, "a deadline to hold over a step back")
     assert abs(end(box) - before) < 5 and box.answers("still")
     box.kill()
     say("ok: a step of the wall clock moves deadlines and kills nobody")
@@ -330,7 +330,7 @@ def after(killed):
     left = leak.leaked(before)
     assert all(left.get(kind) for kind in ("processes", "namespaces", "links", "cgroups", "loop devices")), f"the leak check is blind: {left}"
     server.start()
-    wait(lambda: box.answers("adopted"), 30, "the sandbox to be adopted")
+    wait(lambda: box.answers("adopted"), 120, "the sandbox to be adopted")
     box.kill()
     server.stop()
     nothing_left(before)
