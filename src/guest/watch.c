@@ -419,10 +419,14 @@ static int open_root(struct watch *w)
 	return steal_fd(&fd);
 }
 
-/* A directory appeared in a watched one. */
-static int add_later(struct watch *w, struct node *parent, const char *name)
+/*
+ * A directory appeared in a watched one. `expected`, or NULL: which of those in limbo it is by its cookie; it may have been taken for
+ * another of its name, so what is there now is looked at, unless that moved on already.
+ */
+static int add_later(struct watch *w, struct node *parent, const char *name, struct node *expected)
 {
 	struct stat st;
+	bool lost = w->lost;
 	int count = chain_of(w, parent);
 	if (count < 0)
 		return count;
@@ -432,10 +436,14 @@ static int add_later(struct watch *w, struct node *parent, const char *name)
 		close(fd);
 		fd = next;
 	}
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return is_fatal(fd) ? fd : 0;
-	int child = open_directory(fd, name);
-	int r = child < 0 ? child : add(w, parent, child, name, st.st_dev, (unsigned)count + 1);
+	cleanup_fd int child = fd < 0 || fstat(fd, &st) < 0 ? fd : open_directory(fd, name);
+	if (is_fatal(child))
+		return child;
+	if (expected && (child < 0 || arm(w, child, false) == expected->wd)) {
+		w->lost = lost;
+		return node_move(w, expected, parent, name);
+	}
+	int r = child < 0 ? 0 : add(w, parent, steal_fd(&child), name, st.st_dev, (unsigned)count + 1);
 	return is_fatal(r) ? r : 0;
 }
 
@@ -532,10 +540,9 @@ static int follow(struct watch *w, struct node *n, const struct inotify_event *e
 		struct node *c = w->limbo->children;
 		while (c && (c->cookie != e->cookie || is_above(c, n)))
 			c = c->next;
-		if (c)
-			return node_move(w, c, n, name);
+		return add_later(w, n, name, c);
 	}
-	return e->mask & (IN_CREATE | IN_MOVED_TO) ? add_later(w, n, name) : 0;
+	return e->mask & IN_CREATE ? add_later(w, n, name, NULL) : 0;
 }
 
 static int tell_event(struct watch *w, struct node *n, const struct inotify_event *e, const char *name)
