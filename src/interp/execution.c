@@ -402,7 +402,9 @@ static void on_patience(void *arg)
 		patience_start(&x->patience, IDLE_TIME);
 	} else if (x->phase == EXECUTION_CODE) {
 		/* It replied, and what it published with the end is lost. */
-		tell_error(x, "UnexpectedEndOfExecution", "The end of the kernel's output was lost");
+		tell_error(x, "UnexpectedEndOfExecution",
+			"The kernel's output was lost; a single piece over 128 MiB is");
+		x->context->lost = true;
 		after_code(x);
 	} else {
 		give_up_kernel(x, "a change of variables does not end");

@@ -276,7 +276,7 @@ static void on_behind(bool behind, void *arg)
 	set_stopped(k);
 }
 
-static int connect_channels(struct kernel *k)
+static int connect_channel(struct kernel *k, enum kernel_channel which)
 {
 	static const struct {
 		int type;
@@ -286,15 +286,28 @@ static int connect_channels(struct kernel *k)
 		[KERNEL_CONTROL] = {ZMQ_DEALER, PORT_CONTROL},
 		[KERNEL_IOPUB] = {ZMQ_SUB, PORT_IOPUB},
 	};
-	for (int i = 0; i < KERNEL_CHANNELS; i++) {
-		char endpoint[LAUNCH_ENDPOINT];
-		launch_endpoint(&k->launch, how[i].port, endpoint);
-		k->channels[i] = channel_new(k->host->loop, k->host->zmq, how[i].type, endpoint, on_message,
-			i == KERNEL_IOPUB ? on_behind : NULL, k);
-		if (!k->channels[i])
-			return -errno;
-	}
-	return 0;
+	char endpoint[LAUNCH_ENDPOINT];
+	launch_endpoint(&k->launch, how[which].port, endpoint);
+	k->channels[which] = channel_new(k->host->loop, k->host->zmq, how[which].type, endpoint, on_message,
+		which == KERNEL_IOPUB ? on_behind : NULL, k);
+	return k->channels[which] ? 0 : -errno;
+}
+
+static int connect_channels(struct kernel *k)
+{
+	int r = 0;
+	for (int i = 0; i < KERNEL_CHANNELS && r == 0; i++)
+		r = connect_channel(k, (enum kernel_channel)i);
+	return r;
+}
+
+/* From now on it is becoming ready. */
+static void begin_asking(struct kernel *k)
+{
+	k->state = KERNEL_STARTING;
+	k->answered = k->published = false;
+	ask_info(k);
+	patience_start(&k->start, k->host->start_time);
 }
 
 static int start(struct kernel *k, struct error *err)
@@ -302,8 +315,7 @@ static int start(struct kernel *k, struct error *err)
 	int r = launch_start(&k->launch, k->host->run_dir, k->spec, &k->host->user, k->cwd, err);
 	if (r < 0)
 		return r;
-	k->state = KERNEL_STARTING;
-	k->answered = k->published = k->held = k->behind = k->stopped = false;
+	k->held = k->behind = k->stopped = false;
 	wire_new_id(k->session);
 	k->output = loop_fd_add(k->host->loop, k->launch.output, EPOLLIN, on_output, k);
 	k->process = loop_fd_add(k->host->loop, k->launch.pidfd, EPOLLIN, on_process_end, k);
@@ -315,8 +327,7 @@ static int start(struct kernel *k, struct error *err)
 		launch_reap(&k->launch);
 		return error_errno(err, r, "channels to the kernel");
 	}
-	ask_info(k);
-	patience_start(&k->start, k->host->start_time);
+	begin_asking(k);
 	return 0;
 }
 
@@ -354,6 +365,19 @@ int kernel_request(struct kernel *k, const char *type, struct str content, char 
 	if (r == 0)
 		memcpy(ret_id, out.id, WIRE_ID_SIZE);
 	return r;
+}
+
+void kernel_resubscribe(struct kernel *k)
+{
+	if (k->state != KERNEL_READY)
+		return;
+	channel_free(k->channels[KERNEL_IOPUB]);
+	k->channels[KERNEL_IOPUB] = NULL;
+	k->held = k->behind = false;
+	set_stopped(k);
+	if (connect_channel(k, KERNEL_IOPUB) < 0)
+		log_error("kernel %s: no channel to what it publishes: %s", k->spec->name, strerror(errno));
+	begin_asking(k);
 }
 
 void kernel_interrupt(struct kernel *k)

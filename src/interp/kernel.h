@@ -18,7 +18,7 @@ struct kernel_host {
 enum kernel_channel { KERNEL_SHELL, KERNEL_CONTROL, KERNEL_IOPUB, KERNEL_CHANNELS };
 
 struct kernel_ops {
-	/* It answers, and what it publishes arrives. Told once. */
+	/* It answers, and what it publishes arrives. */
 	void (*ready)(void *arg);
 	/* It ended without being asked, or never became ready. The last call; free it. */
 	void (*ended)(const struct error *why, void *arg);
@@ -36,6 +36,10 @@ void kernel_free(struct kernel *k);
 
 /* Sends a request on the shell channel; its msg_id into ret_id[WIRE_ID_SIZE]. 0 or -errno. */
 int kernel_request(struct kernel *k, const char *type, struct str content, char *ret_id);
+
+/* Connects anew to what it publishes, because some of that was lost: a connection that brought a message over
+ * CHANNEL_MAX_FRAME is gone for good. `ready` (or `ended`) follows, nothing else before. */
+void kernel_resubscribe(struct kernel *k);
 
 /* Interrupts what it is doing, as its kernelspec wants it. */
 void kernel_interrupt(struct kernel *k);

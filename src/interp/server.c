@@ -411,10 +411,14 @@ static void on_writable(struct http_req *r)
 /* It is gone: whatever it waited for. */
 static void leave(struct call *c)
 {
+	struct context *waited = c->waiter.context;
 	if (c->execution)
 		execution_leave(c->execution);
 	context_unwait(&c->waiter);
 	unlist(c);
+	/* Nobody would ever learn its id. */
+	if (waited && c->route == CREATE)
+		context_delete(waited);
 }
 
 static void on_hangup(struct http_req *r)
