@@ -397,3 +397,55 @@ def bad(value, place): raise ValueError("no")
 fig, ax = plt.subplots(); ax.plot([1, 2]); ax.xaxis.set_major_locator(mt.NullLocator()); plt.show()""")
     assert (got["x_ticks"], got["x_tick_labels"]) == ([], [])
 
+
+
+def test_inline_magics(kernel):
+    got = kernel.run("%matplotlib inline\n" + HEAD + "plt.plot([1, 2]); plt.show()")
+    assert got.chart["type"] == "line" and got.display["image/png"]
+    got = kernel.run("%config InlineBackend.figure_format = 'retina'\n" + HEAD + "plt.plot([1, 2]); plt.show()")
+    assert got.chart["type"] == "line" and got.display["image/png"]
+    got = kernel.run("%config InlineBackend.figure_format = 'svg'\n" + HEAD + "plt.plot([1, 2]); plt.show()")
+    assert set(got.display) == {"text/plain", "image/png", "image/svg+xml", "e2b/chart"}
+    kernel.run("%config InlineBackend.figure_format = 'png'")
+
+
+def test_a_label_that_cannot_be_drawn_costs_only_the_picture(kernel):
+    got = kernel.run(HEAD + "plt.plot([1, 2]); plt.title(r'$\\frac{$'); plt.show()")
+    assert "image/png" not in got.display and got.display["text/plain"] and "ParseFatalException" in got.stderr or "ValueError" in got.stderr
+
+
+SEABORN = HEAD + """
+import seaborn as sns
+f = pd.DataFrame({"k": ["x", "y", "x", "y"], "h": ["m", "m", "w", "w"], "v": [1., 2., 3., 4.]})
+"""
+
+
+def seaborn(kernel, code):
+    """The chart of a seaborn figure."""
+    if kernel.run("import importlib.util; importlib.util.find_spec('seaborn') is None").data["text/plain"] == "True":
+        pytest.skip("seaborn is not installed")
+    return kernel.run(SEABORN + code + "; plt.show()").chart
+
+
+def test_seaborn_bars(kernel):
+    got = seaborn(kernel, "sns.barplot(f, x='k', y='v', errorbar=None)")
+    assert (got["type"], got["x_label"]) == ("bar", "k") and [(e["label"], e["value"]) for e in got["elements"]] == [("x", 2.0), ("y", 3.0)]
+    got = seaborn(kernel, "sns.barplot(f, x='k', y='v', hue='h', errorbar=None)")
+    assert [(e["label"], e["group"], e["value"]) for e in got["elements"]] == [("x", "m", 1.0), ("y", "m", 2.0), ("x", "w", 3.0), ("y", "w", 4.0)]
+    got = seaborn(kernel, "sns.countplot(f, y='k')")
+    assert [(e["label"], e["value"]) for e in got["elements"]] == [("x", 2.0), ("y", 2.0)]
+
+
+def test_seaborn_boxes_lines_and_points(kernel):
+    got = seaborn(kernel, "sns.boxplot(f, x='k', y='v')")
+    assert got["type"] == "box_and_whisker" and [(e["label"], e["median"]) for e in got["elements"]] == [("x", 2.0), ("y", 3.0)]
+    got = seaborn(kernel, "sns.boxplot(f, x='k', y='v', hue='h')")
+    assert [(e["label"], e["median"]) for e in got["elements"]] == [("x", 1.0), ("y", 2.0), ("x", 3.0), ("y", 4.0)]
+    got = seaborn(kernel, "sns.lineplot(x=[1, 2], y=[3, 4], label='l')")
+    assert (got["type"], got["elements"]) == ("line", [{"label": "l", "points": [[1.0, 3.0], [2.0, 4.0]]}])
+    got = seaborn(kernel, "sns.scatterplot(f, x='v', y='v')")
+    assert got["type"] == "scatter" and len(got["elements"][0]["points"]) == 4
+    got = seaborn(kernel, "sns.heatmap([[1, 2], [3, 4]])")
+    assert got["type"] == "unknown"
+    got = seaborn(kernel, "sns.histplot([1, 2, 2, 3], bins=2, kde=False)")
+    assert got["type"] == "bar" and [e["value"] for e in got["elements"]] == [1, 3]

@@ -243,3 +243,22 @@ def test_forked_children_do_not_disturb(kernel):
     got = kernel.run("import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as p: r = p.map(abs, [-1, -2])\nr")
     assert got.data["application/json"] == [1, 2]
     assert os.path.isdir(kernel.home)
+
+
+def test_an_error_is_told_while_another_thread_formats(kernel):
+    got = kernel.run("""
+import threading, time
+going = threading.Event()
+class Slow:
+    def _repr_html_(self):
+        going.set(); time.sleep(1)
+threading.Thread(target=display, args=(Slow(),)).start()
+going.wait()
+1 / 0""", fails=True)
+    assert got.errors and got.errors[0]["ename"] == "ZeroDivisionError"
+
+
+def test_mathematics(kernel):
+    pytest.importorskip("sympy")
+    got = kernel.run("import sympy; sympy.Symbol('x') ** 2").data
+    assert (got["text/plain"], got["text/latex"]) == ("x**2", "$\\displaystyle x^{2}$")

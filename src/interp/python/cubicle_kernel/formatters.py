@@ -1,6 +1,7 @@
 """How a result becomes a set of representations: IPython's own, and `e2b/data`, `e2b/chart` and `json` (wire rules: result events)."""
 
 import sys
+import threading
 
 from IPython.core.formatters import BaseFormatter, DisplayFormatter, JSONFormatter, PlainTextFormatter, PNGFormatter
 from IPython.utils.dir2 import get_real_method
@@ -89,24 +90,28 @@ def _nameless(obj):
 
 
 class Formatters(DisplayFormatter):
-    """The shell's display formatter. `busy` is how deep in format() we are."""
-
-    busy = 0
+    """The shell's display formatter."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
+        self._depth = threading.local()
         for cls in (TextFormatter, FigurePNGFormatter, ListJSONFormatter, DataFormatter, ChartFormatter):
             formatter = cls(parent=self)
             self.formatters[formatter.format_type] = formatter
         self.active_types = self.format_types
 
+    @property
+    def busy(self):
+        """True while this thread is in format()."""
+        return getattr(self._depth, "value", 0) > 0
+
     def format(self, obj, include=None, exclude=None):
         """As the base class, and bounded."""
-        self.busy += 1
+        self._depth.value = getattr(self._depth, "value", 0) + 1
         try:
             data, metadata = super().format(obj, include=include, exclude=exclude)
         finally:
-            self.busy -= 1
+            self._depth.value -= 1
         for kind in [k for k, v in data.items() if isinstance(v, (str, bytes)) and len(v) > limits.REPRESENTATION_CHARACTERS]:
             print(f"{kind} of this result is left out: {len(data.pop(kind))} characters", file=sys.stderr)
             metadata.pop(kind, None)

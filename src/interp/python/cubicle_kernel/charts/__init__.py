@@ -5,6 +5,8 @@ Every axes with something drawn gives the charts it holds: pie, box, bar, and li
 finite are null. A figure over the limits of limits.py, and an empty one, has no chart.
 """
 
+import warnings
+
 from .. import limits
 from . import axes as sheet
 from . import bar, box, pie, point
@@ -14,13 +16,18 @@ from .values import Budget, TooLarge
 def chart_of(figure):
     """Returns a figure's chart, None when it has none."""
     try:
-        budget = Budget()
-        charts = [chart for ax in _axes(figure) for chart in _charts(ax, budget)]
-    except TooLarge:
-        return None
+        # What there is to warn of was said when the figure was drawn.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _chart(figure)
     except Exception:
-        # Strange subclasses and artists: the picture and the text are still there.
+        # Over a limit; or strange subclasses and artists: the picture and the text are still there.
         return None
+
+
+def _chart(figure):
+    budget = Budget()
+    charts = [chart for ax in _axes(figure) for chart in _charts(ax, budget)]
     title = _suptitle(figure)
     if not charts:
         return None

@@ -115,7 +115,7 @@ class Reader:
 
             axis = self.axis
             fixed = isinstance(axis.get_major_locator(), ticker.FixedLocator) or isinstance(axis.get_major_formatter(), ticker.FixedFormatter)
-            named = {}
+            named = dict(self._names) if self.scale == "categorical" else {}
             if fixed and self.scale != "datetime":
                 named = {float(tick): text for tick, text in _tick_texts(axis) if text}
             self._named = sorted(named), [named[tick] for tick in sorted(named)]

@@ -1,7 +1,7 @@
 """Bar charts: one element a bar, vertical or horizontal; the group is the label of the call that drew it, so stacked and grouped bars differ in it."""
 
 from . import axes as sheet
-from .values import number, shown_label
+from .values import names, number, shown_label
 
 
 def read(ax, budget):
@@ -13,8 +13,7 @@ def read(ax, budget):
         return None
     x, y = sheet.readers(ax)
     elements = []
-    for i, container in enumerate(containers, 1):
-        group = _group(container) or (f"Group {i}" if len(containers) > 1 else "")
+    for group, container in zip(names(ax, [_group(c) for c in containers], "Group"), containers):
         budget.take(elements=0, points=len(container.patches))
         elements += [_element(bar, container, group, x, y) for bar in container.patches]
     return {"type": "bar", **sheet.labels(ax), "elements": elements}

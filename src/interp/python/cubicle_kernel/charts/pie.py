@@ -1,6 +1,6 @@
 """Pie charts: one element a wedge, angle in degrees."""
 
-from .values import number, shown_label
+from .values import legend_names, number, shown_label
 
 
 def read(ax, budget):
@@ -11,11 +11,8 @@ def read(ax, budget):
     if not wedges:
         return None
     budget.take(elements=len(wedges))
-    elements = [{"label": shown_label(w), "angle": _angle(w), "radius": number(w.r)} for w in wedges]
-    names = _legend(ax)
-    if len(names) == len(elements) and not any(e["label"] for e in elements):
-        for element, name in zip(elements, names):
-            element["label"] = name
+    labels = legend_names(ax, [shown_label(w) for w in wedges])
+    elements = [{"label": label, "angle": _angle(w), "radius": number(w.r)} for label, w in zip(labels, wedges)]
     return {"type": "pie", "elements": elements}
 
 
@@ -23,7 +20,3 @@ def _angle(wedge):
     # Axes.pie computes in single precision: the fourth digit after the point is noise.
     return round(float(wedge.theta2) - float(wedge.theta1), 3)
 
-
-def _legend(ax):
-    legend = ax.get_legend()
-    return [text.get_text() for text in legend.get_texts()] if legend is not None else []

@@ -1,7 +1,7 @@
 """Line and scatter charts: both are named lists of points, and an axes that holds both kinds becomes what most points are."""
 
 from . import axes as sheet
-from .values import name_the_nameless, shown_label
+from .values import names, shown_label
 
 
 def read(ax, budget):
@@ -11,17 +11,19 @@ def read(ax, budget):
         return None
     x, y = sheet.readers(ax)
     sizes = {True: 0, False: 0}
+    artists = _in_order(ax, lines, dots)
     elements = []
-    for artist, label, is_line in _in_order(ax, lines, dots):
+    for artist, _, is_line in artists:
         xy = artist.get_xydata() if hasattr(artist, "get_xydata") else artist.get_offsets()
         budget.take(points=len(xy))
         sizes[is_line] += len(xy)
-        elements.append({"label": label, "points": _points(xy, x, y)})
-    name_the_nameless(elements, "label", "Line" if sizes[True] >= sizes[False] else "Dataset")
+        elements.append({"label": "", "points": _points(xy, x, y)})
+    kind = "line" if sizes[True] >= sizes[False] else "scatter"
+    for element, name in zip(elements, names(ax, [label for _, label, _ in artists], "Line" if kind == "line" else "Dataset")):
+        element["label"] = name
     for rule in rules:
         budget.take(points=2)
         elements.append({"label": shown_label(rule), "points": _rule(ax, rule, x, y)})
-    kind = "line" if sizes[True] >= sizes[False] else "scatter"
     return {"type": kind, **sheet.labels(ax), **sheet.grid(x, y), "elements": elements}
 
 
@@ -49,16 +51,18 @@ def _sort(ax):
     """Returns the lines, the scattered points and the named rules of an axes, each artist with its label."""
     from matplotlib.collections import PathCollection
 
-    parts, names = _containers(ax)
+    parts, labels = _containers(ax)
     lines, dots, rules = [], [], []
     for line in ax.lines:
         if id(line) in parts or not line.get_visible() or getattr(line, "_cubicle_box_part", False) or type(line).__name__ == "AxLine":
             continue
         data = _in_data(ax, line)
-        label = names.get(id(line)) or shown_label(line)
+        label = labels.get(id(line)) or shown_label(line)
+        if all(data) and not len(line.get_xydata()):
+            continue  # only there for its entry in the legend
         if all(data):
             (dots if line.get_linestyle() in ("None", "", " ") else lines).append((line, label))
-        elif any(data) and label and len(line.get_xdata()) == 2:
+        elif any(data) and label and len(line.get_xydata()) == 2:
             rules.append(line)
     for collection in ax.collections:
         # Contours are path collections too, but drawn at no points of the data.
@@ -79,14 +83,14 @@ def _containers(ax):
     """Returns the lines that are only parts (caps of error bars, base lines of stems), and names that a container has for a line."""
     from matplotlib.container import ErrorbarContainer, StemContainer
 
-    parts, names = set(), {}
+    parts, labels = set(), {}
     for container in ax.containers:
         if isinstance(container, ErrorbarContainer):
             line, caps, _ = container
             parts.update(id(cap) for cap in caps)
             if line is not None:
-                names[id(line)] = shown_label(container)
+                labels[id(line)] = shown_label(container)
         elif isinstance(container, StemContainer):
             parts.add(id(container.baseline))
-            names[id(container.markerline)] = shown_label(container)
-    return parts, names
+            labels[id(container.markerline)] = shown_label(container)
+    return parts, labels

@@ -45,8 +45,14 @@ def shown_label(artist):
     return "" if label.startswith("_") else label
 
 
-def name_the_nameless(elements, key, word):
-    """Gives elements without a name one ("Line 2"), unless there is but one of them."""
-    if len(elements) > 1:
-        for i, element in enumerate(elements, 1):
-            element[key] = element[key] or f"{word} {i}"
+def legend_names(ax, labels):
+    """Returns labels, or the legend's texts where nothing has a label and the legend has a text for each."""
+    legend = ax.get_legend()
+    texts = [text.get_text() for text in legend.get_texts()] if legend is not None else []
+    return texts if len(texts) == len(labels) and not any(labels) else labels
+
+
+def names(ax, labels, word):
+    """Returns a name for each of several elements: its label, else the legend's text, else word and number; "" for the only one without any."""
+    labels = legend_names(ax, labels)
+    return labels if len(labels) < 2 else [label or f"{word} {i}" for i, label in enumerate(labels, 1)]
