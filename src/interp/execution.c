@@ -229,10 +229,10 @@ static void put_late(struct execution *x)
 	x->late = l->next;
 	x->n_late--;
 	e.frames = steal_pointer(&l->frames);
-	if (l->is_error)
-		result_error(&e, l->content);
-	else
+	if (!l->is_error)
 		result_data(&e, l->content, false);
+	else if (!x->failed)
+		result_error(&e, l->content);
 	free(l);
 	put(x, &e);
 }
@@ -317,7 +317,8 @@ static void on_reply(struct execution *x, const struct wire_message *m, struct f
 		add_pages(x, m, f);
 		if (str_is(status, "aborted") || str_is(status, "abort"))
 			tell_error(x, "ExecutionAborted", "The kernel did not run it");
-		else if (str_is(status, "error") && !x->failed)
+		else if (str_is(status, "error"))
+			/* Only if it is not published too, which may arrive later. */
 			add_late(x, f, m->content, STR(""), true);
 		check_done(x);
 	}
