@@ -162,6 +162,9 @@ static void serve(const struct settings *s, int listening, int signals)
 	/* Killed, they are gone in a moment; one that is not is swept by the next service. */
 	for (int64_t end = clock_boottime() + LAST_TIME; all.host.alive && clock_boottime() < end;)
 		loop_turn(all.host.loop, 100);
+	loop_free(all.host.loop);
+	zmq_ctx_term(all.host.zmq);
+	launch_user_done(&all.host.user);
 	if (r < 0)
 		die("loop", strerror(-r));
 }
