@@ -97,7 +97,7 @@ def test_templates(cli):
     assert b"base" in cli("template", "list").stdout
     listed = json.loads(cli("template", "list", "--json").stdout)
     assert [t for t in listed if "base" in t["aliases"]]
-    cli("template", "make-default", "--if-missing")
+    cli("template", "make-default", "base", "--if-missing")
     r = cli("run", "nope", "--", "true", check=False)
     assert r.returncode == 125 and b"nope" in r.stderr
 
