@@ -283,6 +283,13 @@ plt.plot([18262.0, 18263.0], [1, 2]); plt.gca().xaxis.set_major_formatter(md.Dat
     assert (got["x_scale"], got["x_ticks"], got["x_tick_labels"]) == ("datetime", ["2020-01-01T00:00:00", "2020-01-02T00:00:00"], ["01.01.20", "02.01.20"])
 
 
+def test_times_at_the_ends_of_the_calendar(kernel):
+    got = kernel.run(HEAD + "from matplotlib.figure import Figure\nf = Figure(); f.add_subplot().plot(np.array(['0001-01-02', '9999-12-30'], 'datetime64[D]'), [1, 2]); f").data["e2b/chart"]
+    assert points(got["elements"][0]) == [["0001-01-02T00:00:00", 1.0], ["9999-12-30T00:00:00", 2.0]]
+    got = chart(kernel, "plt.plot([-1e9, 0.5], [1, 2]); plt.gca().xaxis_date(); plt.gca().set_xlim(0, 1); plt.show()")
+    assert points(got["elements"][0]) == [[-1e9, 1.0], ["1970-01-01T12:00:00", 2.0]]
+
+
 @pytest.mark.parametrize("freq, expected", [("D", ["2024-01-30T00:00:00", "2024-01-31T00:00:00", "2024-02-01T00:00:00"]), ("MS", ["2024-02-01T00:00:00", "2024-03-01T00:00:00", "2024-04-01T00:00:00"])])
 def test_pandas_time_series(kernel, freq, expected):
     got = chart(kernel, f"pd.Series([1., 2., 3.], index=pd.date_range('2024-01-30', periods=3, freq={freq!r}), name='v').plot(legend=True); plt.show()")

@@ -160,7 +160,11 @@ def _iso_times(days):
 
 
 def _tick_texts(axis):
-    ticks = [number(tick) for tick in axis.get_majorticklocs()[: limits.CHART_TICKS]]
+    try:
+        ticks = [number(tick) for tick in axis.get_majorticklocs()[: limits.CHART_TICKS]]
+    except Exception:
+        # An axis that cannot be drawn either, one beyond the calendar, say.
+        return []
     try:
         texts = axis.get_major_formatter().format_ticks(ticks)
     except Exception:
