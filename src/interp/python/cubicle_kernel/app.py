@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 
-# Neither is of use to a kernel that is only asked to execute, and they are 40 % of ipykernel's start. Users can import both.
+# Neither is of use to a kernel that is only asked to execute, and both are loaded by ipykernel 6 at its start. Users can import them.
 _UNUSED = ("debugpy", "jedi")
 _absent = [name for name in _UNUSED if name not in sys.modules]
 for _name in _absent:
@@ -34,6 +34,13 @@ def _mark_boxes(module):
     mark(module)
 
 
+def _in_cell(frame):
+    """True below the shell's run_code(), which turns whatever is raised into the cell's error; elsewhere KeyboardInterrupt would end the kernel."""
+    while frame is not None and frame.f_code is not Shell.run_code.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 class Kernel(IPythonKernel):
     """ipykernel's kernel with our shell, and cells with `await` that can be interrupted."""
 
@@ -54,7 +61,7 @@ class Kernel(IPythonKernel):
         loop = asyncio.get_running_loop()
 
         def interrupt(signum, frame):
-            if asyncio.current_task(loop) is future:
+            if asyncio.current_task(loop) is future and _in_cell(frame):
                 raise KeyboardInterrupt
             loop.call_soon_threadsafe(future.cancel)
 

@@ -3,6 +3,7 @@
 import importlib.abc
 import importlib.util
 import sys
+import threading
 
 _waiting = {}
 
@@ -27,18 +28,19 @@ class _Loader(importlib.abc.Loader):
 class _Finder(importlib.abc.MetaPathFinder):
     """First on sys.meta_path: finds the awaited modules only, with the help of the other finders."""
 
-    busy = False
+    def __init__(self):
+        self.asking = threading.local()
 
     def find_spec(self, name, path=None, target=None):
-        if name not in _waiting or self.busy:
+        if name not in _waiting or getattr(self.asking, "others", False):
             return None
-        self.busy = True
+        self.asking.others = True
         try:
             spec = importlib.util.find_spec(name)
         except (ImportError, ValueError):
             return None
         finally:
-            self.busy = False
+            self.asking.others = False
         if spec is None or not hasattr(spec.loader, "exec_module"):
             return None
         spec.loader = _Loader(spec.loader)
