@@ -10,7 +10,7 @@ import pytest
 from matrix.calls import REFUSED, names
 from matrix.clients import CLIENTS
 from matrix.page import PAGE, render, split
-from server import BUILD, ROOT
+from server import BUILD, ROOT, wait_for
 
 RESULTS = BUILD / "clients.jsonl"
 
@@ -73,3 +73,29 @@ def test_the_page_says_what_this_run_found(found):
     if any(c.id not in found or "failed" in found[c.id].values() for c in CLIENTS):
         pytest.skip("not every client was run to its end")
     assert split(PAGE.read_text())[1] == render(found), f"docs/compatibility.md is not what this run found: scripts/compatibility {RESULTS}"
+
+
+def snippet(client, code, server, **more):
+    """A few lines for one client, whose language follows from where it is pinned."""
+    js = client.pinned.endswith("lock.json")
+    words = ["node", "--input-type=module", "-e", code] if js else [client.environment / "bin/python", "-c", code]
+    return subprocess.Popen(words, cwd=client.environment if js else None, env={**os.environ, **server.env()}, stdout=subprocess.PIPE, text=True, **more)
+
+
+def test_a_full_server_is_asked_again_or_called_busy(own_server):
+    """503 with Retry-After: the newest Python client waits and asks again, the JavaScript one has an error of its own for it."""
+    by_id = {c.id: c for c in CLIENTS}
+    s = own_server(options={"max_sandboxes": 1})
+    status, first = s.call("POST", "/v2/sandboxes", {"templateID": "base"})
+    assert status == 201
+    js = snippet(by_id["npm-2.51"], "import { Sandbox, ServiceBusyError } from 'e2b';"
+                 "await Sandbox.create('base').catch((e) => console.log(e instanceof ServiceBusyError, e.message))", s)
+    out, _ = js.communicate(timeout=120)
+    assert out.startswith("true") and js.returncode == 0, out
+    refused = s.log_path.read_text().count("/v2/sandboxes 503 ")
+    assert refused == 1
+    patient = snippet(by_id["pypi-2.63"], "import e2b; print(e2b.Sandbox.create('base').sandbox_id)", s)
+    wait_for(lambda: s.log_path.read_text().count("/v2/sandboxes 503 ") > refused, 60, "the first refusal")
+    assert s.call("DELETE", "/sandboxes/" + first["sandboxID"])[0] == 204
+    out, _ = patient.communicate(timeout=120)
+    assert patient.returncode == 0 and [b["sandboxID"] for b in s.call("GET", "/v2/sandboxes")[1]] == [out.strip()]
