@@ -18,6 +18,7 @@ struct node {
 	int wd; /* -1 = gone */
 	struct node *parent, *children, *next, *prev;
 	struct node *hash_next;
+	bool missed; /* something in it could not be told */
 	uint32_t cookie; /* in limbo: of its IN_MOVED_FROM */
 	int64_t since;
 	char name[]; /* in its parent */
@@ -36,6 +37,7 @@ struct watch {
 	char *path;
 	dev_t dev;
 	ino_t ino;
+	bool missed; /* of any node, ever */
 	bool lost; /* a directory could not be entered, because the watched one is not at its path */
 	struct node *root;
 	struct node *limbo; /* parent of directories that were moved, nobody knows yet where to */
@@ -161,6 +163,7 @@ static int node_move(struct watch *w, struct node *n, struct node *parent, const
 	struct node *moved = node_new(n->wd, name);
 	if (!moved)
 		return -ENOMEM;
+	moved->missed = n->missed;
 	moved->children = n->children;
 	for (struct node *c = moved->children; c; c = c->next)
 		c->parent = moved;
@@ -170,6 +173,21 @@ static int node_move(struct watch *w, struct node *n, struct node *parent, const
 	hash(w, moved);
 	attach(moved, parent);
 	return 0;
+}
+
+static void miss(struct watch *w, struct node *n)
+{
+	n->missed = w->missed = true;
+}
+
+static bool has_missed(const struct watch *w, const struct node *n)
+{
+	if (!w->missed || n->missed)
+		return w->missed;
+	for (const struct node *c = n->children; c; c = c->next)
+		if (has_missed(w, c))
+			return true;
+	return false;
 }
 
 static bool is_above(const struct node *n, const struct node *of)
@@ -419,15 +437,11 @@ static int open_root(struct watch *w)
 	return steal_fd(&fd);
 }
 
-/*
- * A directory appeared in a watched one. `expected`, or NULL: which of those in limbo it is by its cookie; it may have been taken for
- * another of its name, so what is there now is looked at, unless that moved on already.
- */
-static int add_later(struct watch *w, struct node *parent, const char *name, struct node *expected)
+/* Opens a directory of the tree by its path now. -ENOENT when another is there: that it moved is still in the queue, and so what is said
+ * of it until then cannot be followed. */
+static int open_node(struct watch *w, struct node *n, struct stat *ret_st)
 {
-	struct stat st;
-	bool lost = w->lost;
-	int count = chain_of(w, parent);
+	int count = chain_of(w, n);
 	if (count < 0)
 		return count;
 	cleanup_fd int fd = open_root(w);
@@ -436,14 +450,30 @@ static int add_later(struct watch *w, struct node *parent, const char *name, str
 		close(fd);
 		fd = next;
 	}
-	cleanup_fd int child = fd < 0 || fstat(fd, &st) < 0 ? fd : open_directory(fd, name);
+	bool here = fd >= 0 && fstat(fd, ret_st) == 0 && (n == w->root || arm(w, fd, false) == n->wd);
+	if (here)
+		return steal_fd(&fd);
+	miss(w, n);
+	return fd < 0 ? fd : -ENOENT;
+}
+
+/*
+ * A directory appeared in a watched one. `expected`, or NULL: which of those in limbo it is by its cookie; it may have been taken for
+ * another of its name, so what is there now is looked at, unless that moved on already.
+ */
+static int add_later(struct watch *w, struct node *parent, const char *name, struct node *expected)
+{
+	struct stat st;
+	const bool lost = w->lost;
+	cleanup_fd int fd = open_node(w, parent, &st);
+	cleanup_fd int child = fd < 0 ? fd : open_directory(fd, name);
 	if (is_fatal(child))
 		return child;
-	if (expected && (child < 0 || arm(w, child, false) == expected->wd)) {
+	if (expected && (child < 0 || (arm(w, child, false) == expected->wd && !has_missed(w, expected)))) {
 		w->lost = lost;
 		return node_move(w, expected, parent, name);
 	}
-	int r = child < 0 ? 0 : add(w, parent, steal_fd(&child), name, st.st_dev, (unsigned)count + 1);
+	int r = child < 0 ? 0 : add(w, parent, steal_fd(&child), name, st.st_dev, (unsigned)chain_of(w, parent) + 1);
 	return is_fatal(r) ? r : 0;
 }
 
@@ -590,7 +620,11 @@ static int on_event(struct watch *w, const struct inotify_event *e, const char *
 	int r = tell_event(w, n, e, name);
 	if (r == 0 && w->recursive && *name && (e->mask & IN_ISDIR))
 		r = follow(w, n, e, name);
-	return r == -ENOENT ? 0 : r; /* it left the tree */
+	if (r != -ENOENT)
+		return r;
+	/* It left the tree, or is on its way to another place in it. */
+	miss(w, n);
+	return 0;
 }
 
 /* The queue is empty: nothing can explain any more what is still unexplained. */
