@@ -16,6 +16,8 @@ import pytest
 
 import leak
 from conftest import check_leaks
+from matrix.calls import names as call_names
+from matrix.clients import CLIENTS
 from names import Names
 from server import CUBICLE, Server, clean_env, free_port, wait_for
 
@@ -117,6 +119,25 @@ def test_102_published_python_client_by_its_domain(server, names):
 
 def test_100_102_published_javascript_client_by_its_domain(server, names):
     run_client(server, names, "node", HERE / "tls/client.mjs", HERE / "tls/service.py", HERE / "js/package.json")
+
+
+# Of the matrix of test_clients.py: what uses connections in ways of its own.
+CALLS = ["create", "run large output", "stdin", "hundred commands at once", "pty", "write and read", "read a stream", "watch", "kill"]
+# The other two are driven above.
+OTHERS = [c for c in CLIENTS if c.suite == "sdk" and c.id not in ("npm-2.51", "pypi-2.45")]
+
+
+@pytest.mark.parametrize("client", OTHERS, ids=lambda c: c.id)
+def test_every_version_of_the_clients(server, names, client):
+    words, cwd = client.command()
+    words = words[:len(words) - len(call_names(client.suite))] + CALLS
+    env = clean_env(json.loads(cubicle(server, "env", "--json")))
+    env["E2B_API_URL"] = f"https://api.{DOMAIN}:{server.tls_port}"  # the drivers want it; the clients would make the same of the domain
+    r = subprocess.run(names.command(*words), cwd=cwd, env=env, capture_output=True, text=True, timeout=600)
+    found = {entry["call"]: (entry["result"], entry["detail"]) for entry in map(json.loads, r.stdout.splitlines())}
+    assert r.returncode == 0, f"{found}\n{r.stderr[-4000:]}"
+    # Older versions lack some calls.
+    assert [c for c in CALLS if found[c][0] not in ("ok", "absent")] == [], found
 
 
 def test_the_command_line_by_the_domain(server, names):
