@@ -67,7 +67,7 @@ static void lose_current(struct context *c, const char *name, const char *why)
 
 static int start_kernel(struct context *c, struct error *err)
 {
-	c->has_env = c->used = c->lost = false;
+	c->has_env = c->used = c->lost = c->exits = false;
 	c->kernel = kernel_new(&c->all->host, c->spec, c->cwd, &kernel_ops, c, err);
 	c->state = c->kernel ? CONTEXT_STARTING : CONTEXT_FAILED;
 	return c->kernel ? 0 : err->code;
@@ -296,6 +296,11 @@ void context_dequeue(struct context *c, struct execution *x)
 void context_release(struct context *c)
 {
 	c->current = NULL;
+	if (c->exits && c->state == CONTEXT_READY) {
+		/* Not waiting for its end: what is sent meanwhile would be lost with it. */
+		context_restart(c, died_notice);
+		return;
+	}
 	if (c->lost && c->state == CONTEXT_READY) {
 		c->state = CONTEXT_STARTING;
 		kernel_resubscribe(c->kernel);

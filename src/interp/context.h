@@ -43,6 +43,7 @@ struct context {
 	bool was_ready;     /* once, with any kernel */
 	bool has_env;       /* this kernel knows the sandbox's variables */
 	bool lost;          /* some of what this kernel published */
+	bool exits;         /* this kernel said that it is about to end */
 	bool used;          /* this kernel has run something */
 	const char *notice; /* what the next execution is told first; NULL */
 	struct kernel *kernel;

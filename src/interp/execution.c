@@ -161,7 +161,7 @@ static void after_code(struct execution *x)
 {
 	patience_stop(&x->patience);
 	end_answer(x);
-	if (x->env_vars)
+	if (x->env_vars && !x->context->exits)
 		run_silently(x, EXECUTION_RESTORE, ENV_RESTORE, x->env_vars);
 	else
 		finish(x);
@@ -280,13 +280,18 @@ static bool add_late(
 	return true;
 }
 
-/* Pages are what help texts come as. */
-static void add_pages(struct execution *x, const struct wire_message *m, struct frames *f)
+/* What a reply asks of who reads it: to show a page, which help texts come as, or to expect the kernel's end.
+ */
+static void take_payload(struct execution *x, const struct wire_message *m, struct frames *f)
 {
 	struct str list = jsontext_get(m->content, "payload"), item;
-	while (jsontext_next(&list, NULL, &item))
-		if (str_is(jsontext_inner(jsontext_get(item, "source")), "page"))
+	while (jsontext_next(&list, NULL, &item)) {
+		struct str source = jsontext_inner(jsontext_get(item, "source"));
+		if (str_is(source, "page"))
 			add_late(x, f, item, STR(""), false);
+		else if (str_is(source, "ask_exit") && !str_is(jsontext_get(item, "keepkernel"), "true"))
+			x->context->exits = true;
+	}
 }
 
 static void on_reply(struct execution *x, const struct wire_message *m, struct frames *f)
@@ -314,7 +319,7 @@ static void on_reply(struct execution *x, const struct wire_message *m, struct f
 	} else if (x->phase == EXECUTION_RESTORE) {
 		finish(x);
 	} else if (x->phase == EXECUTION_CODE) {
-		add_pages(x, m, f);
+		take_payload(x, m, f);
 		if (str_is(status, "aborted") || str_is(status, "abort"))
 			tell_error(x, "ExecutionAborted", "The kernel did not run it");
 		else if (str_is(status, "error"))
@@ -383,7 +388,7 @@ void execution_message(
  * lost. */
 static void interrupt(void *arg)
 {
-	static const int64_t waits[] = {2 * NS_PER_S, 3 * NS_PER_S, 5 * NS_PER_S};
+	static const int64_t waits[] = {2 * NS_PER_S, 5 * NS_PER_S, 8 * NS_PER_S};
 	struct execution *x = arg;
 	if (x->interrupts == ARRAY_SIZE(waits)) {
 		give_up_kernel(x, "a cancelled execution does not end");

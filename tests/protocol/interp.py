@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).parent
 LAST_LINE = '{"type": "end_of_execution"}'
 
 
-def until(condition, what, seconds=60):
+def until(condition, what, seconds=120):
     """Waits for what another process does."""
     end = time.monotonic() + seconds
     while True:

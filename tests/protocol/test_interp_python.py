@@ -213,8 +213,11 @@ class Deaths(Case):
 
     def test_the_kernel_ends_itself(self):
         context = self.context()
-        self.service.run("exit()", context_id=context)
-        self.assertEqual(self.value("1 + 1", context_id=context), "2")
+        for _ in range(3):
+            self.assertEqual(kinds(self.service.run("x = 1\nexit()", context_id=context))[-1:], ["number_of_executions"])
+            events = self.service.run("'x' in globals()", context_id=context)
+            self.assertEqual(kinds(events), ["stderr", "number_of_executions", "result"])
+            self.assertEqual(events[2]["text"], "False")
 
 
 class Contexts(Case):
