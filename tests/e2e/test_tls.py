@@ -378,14 +378,14 @@ def test_keys_are_where_only_root_reads_them(server):
 def test_a_server_needs_a_certificate_it_can_use(fresh):
     s = fresh()
     s.start(wait=False)
-    assert s.process.wait(30) == 1
+    assert s.process.wait(60) == 1
     assert "cubicle cert make" in s.log_tail()
     cubicle(s, "cert", "make")
     other = fresh()
     cubicle(other, "cert", "make")
     s.options["tls.cert"], s.options["tls.key"] = s.state / "tls/server.pem", other.state / "tls/server.pem"
     s.start(wait=False)
-    assert s.process.wait(30) == 1
+    assert s.process.wait(60) == 1
     assert "does not belong" in s.log_tail()
 
 
