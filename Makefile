@@ -1,7 +1,7 @@
 # A thin front to meson and scripts/. `make run` and `make test` are all that a fresh Debian 12 machine needs.
 #
 # Variables: STATE_DIR and LISTEN run a second server beside the first one; SUITES picks suites of `make test` (default: all:
-# unit, protocol, system, e2e).
+# unit, protocol, kernel, system, e2e).
 
 STATE_DIR ?= /var/lib/cubicle
 LISTEN ?= 127.0.0.1:3000
