@@ -55,7 +55,7 @@ static void know_moved(const char *name)
 static void told(enum watch_op op, struct str name, void *arg)
 {
 	char path[PATH_MAX];
-	hold(name.n > 0 && name.n < sizeof(path) && name.p[0] != '/' && name.p[name.n - 1] != '/');
+	hold(name.p && name.n > 0 && name.n < sizeof(path) && name.p[0] != '/' && name.p[name.n - 1] != '/');
 	hold(!memmem(name.p, name.n, "//", 2) && !memchr(name.p, '\0', name.n));
 	memcpy(path, name.p, name.n);
 	path[name.n] = '\0';

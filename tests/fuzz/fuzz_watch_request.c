@@ -10,7 +10,7 @@ static void check_path(struct str path)
 	cleanup_buf struct buf clean = BUF_INIT, again = BUF_INIT;
 	files_clean(&clean, path);
 	struct str c = buf_str(&clean);
-	hold(c.n > 0 && c.p[0] == '/' && (c.n == 1 || c.p[c.n - 1] != '/'));
+	hold(c.p && c.n > 0 && c.p[0] == '/' && (c.n == 1 || c.p[c.n - 1] != '/'));
 	hold(!memmem(c.p, c.n, "//", 2) && !memmem(c.p, c.n, "/../", 4) && !memmem(c.p, c.n, "/./", 3));
 	files_clean(&again, c);
 	hold(str_eq(c, buf_str(&again)));
