@@ -19,7 +19,7 @@ def drive(client, server):
     """What the client found: {call: (result, detail)}."""
     words, cwd = client.command()
     cube = {"CUBE_API_URL": server.url, "CUBE_API_KEY": server.api_key, "CUBE_PROXY_NODE_IP": "127.0.0.1", "CUBE_PROXY_PORT_HTTP": str(server.port)}
-    r = subprocess.run(words, cwd=cwd, env={**os.environ, **server.env(), **cube}, capture_output=True, text=True, timeout=600)
+    r = subprocess.run(words, cwd=cwd, env={**os.environ, **server.env(), **cube}, capture_output=True, text=True, timeout=1200)
     found = {}
     for line in r.stdout.splitlines():
         entry = json.loads(line)

@@ -9,7 +9,7 @@ class Refused extends Error {}
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
 
-async function until(condition, what, ms = 20_000) {
+async function until(condition, what, ms = 120_000) {
   for (const end = Date.now() + ms; ;) {
     const value = await condition()
     if (value) return value

@@ -26,7 +26,7 @@ class Box:
 
 def run(*words, input=b"", check=True):
     """(stdout, stderr, exit code) of `e2b sandbox WORDS`."""
-    r = subprocess.run(["node", PROGRAM, *words], input=input, capture_output=True, timeout=120)
+    r = subprocess.run(["node", PROGRAM, *words], input=input, capture_output=True, timeout=300)
     out, err = r.stdout.decode(), r.stderr.decode()
     assert not check or r.returncode == 0, f"{words}: {r.returncode}\n{out}{err}"
     return out, err, r.returncode
@@ -47,7 +47,7 @@ def refused(*words):
     raise Refused(out + err)
 
 
-def terminal(words, typed, seconds=60):
+def terminal(words, typed, seconds=300):
     """What the program showed on a terminal of its own until it ended: it is typed at when a prompt is there."""
     pid, fd = pty.fork()
     if pid == 0:

@@ -46,7 +46,7 @@ async def refused(ask):
     raise AssertionError(f"not refused: {value!r}")
 
 
-async def until(condition, what, seconds=20):
+async def until(condition, what, seconds=120):
     end = time.monotonic() + seconds
     while True:
         value = await a(condition())
