@@ -66,6 +66,12 @@ static bool is_ours(struct str name)
 	return is_one_of(name, names) || name_starts(name, STR("X-Forwarded-"));
 }
 
+/* The announcement of trailers goes where they go. */
+static bool passes_hop(const struct http_head *h, struct str name)
+{
+	return !http_is_hop_by_hop(h, name) || (h->framing == HTTP_BODY_CHUNKED && str_eq_nocase(name, STR("Trailer")));
+}
+
 static void add_framing(struct buf *to, const struct http_head *h)
 {
 	if (h->framing == HTTP_BODY_CHUNKED)
@@ -77,6 +83,8 @@ static void add_framing(struct buf *to, const struct http_head *h)
 	if (forward_upgrades(h)) {
 		buf_add_c(to, "Connection: Upgrade\r\n");
 		add_line(to, STR("Upgrade"), http_value(h, "Upgrade"));
+	} else if (http_lists(h, "TE", "trailers")) {
+		buf_add_c(to, "Connection: TE\r\nTE: trailers\r\n");
 	}
 }
 
@@ -93,7 +101,7 @@ int forward_request(struct buf *to, const struct http_head *h, const struct forw
 	add_line(to, STR("Host"), h->host);
 	for (size_t i = 0; i < h->n_headers; i++) {
 		const struct http_header *x = &h->headers[i];
-		if (!is_ours(x->name) && !http_is_hop_by_hop(h, x->name) && !is_own_key(x, f))
+		if (!is_ours(x->name) && passes_hop(h, x->name) && !is_own_key(x, f))
 			add_line(to, x->name, x->value);
 	}
 	if (f->peer)
@@ -119,8 +127,31 @@ int forward_response(struct buf *to, const struct http_head *h, bool request_was
 		const struct http_header *x = &h->headers[i];
 		bool length = str_eq_nocase(x->name, STR("Content-Length"));
 		bool upgrade = h->status == 101 && str_eq_nocase(x->name, STR("Upgrade"));
-		if (length ? keep_length : upgrade || (!http_is_hop_by_hop(h, x->name) && !is_order(x->name)))
+		if (length ? keep_length : upgrade || (passes_hop(h, x->name) && !is_order(x->name)))
 			add_line(to, x->name, x->value);
+	}
+	return to->failed ? -ENOMEM : 0;
+}
+
+/* What nobody may say behind a message: how it is framed (RFC 9110 §6.5.1). */
+static bool is_framing(struct str name)
+{
+	static const char *const names[] = {"Content-Length", "Transfer-Encoding", "Content-Encoding", "Content-Type", "Content-Range", "Host", NULL};
+	return is_one_of(name, names);
+}
+
+int forward_trailers(struct buf *to, struct str lines, const struct forward *request)
+{
+	static const struct http_head none;
+	struct str line;
+	while (str_cut(lines, '\n', &line, &lines)) {
+		struct http_header x;
+		if (!str_cut(str_n(line.p, line.n - 1), ':', &x.name, &x.value))
+			continue;
+		x.value = str_trim(x.value);
+		bool ours = request ? is_ours(x.name) || is_own_key(&x, request) : is_order(x.name);
+		if (!ours && !is_framing(x.name) && !http_is_hop_by_hop(&none, x.name))
+			add_line(to, x.name, x.value);
 	}
 	return to->failed ? -ENOMEM : 0;
 }

@@ -23,4 +23,10 @@ int forward_request(struct buf *to, const struct http_head *h, const struct forw
 /* Appends the header lines of an answer without framing headers and those of one hop (Upgrade stays in a 101). HEAD and 304 keep their Content-Length. 0 or -ENOMEM. */
 int forward_response(struct buf *to, const struct http_head *h, bool request_was_head);
 
+/*
+ * Appends those lines of a trailer (http_body.trailers) that pass: not framing, not those of one hop, and what forward_request() (request != NULL) or
+ * forward_response() would keep back. 0 or -ENOMEM.
+ */
+int forward_trailers(struct buf *to, struct str lines, const struct forward *request);
+
 #endif

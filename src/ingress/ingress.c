@@ -54,6 +54,7 @@ struct exchange {
 	bool peer_done;     /* TUNNEL: the sandbox closed its half */
 	bool keep_alive;    /* of the answer */
 	struct http_body body; /* of the answer */
+	struct buf trailers;   /* likewise */
 };
 
 struct ingress {
@@ -119,12 +120,18 @@ static void fail_bad_answer(struct exchange *x)
 static void complete(struct exchange *x)
 {
 	struct upstream *u = steal_pointer(&x->up);
+	cleanup_buf struct buf trailers = BUF_INIT;
 	release(x);
 	x->state = DONE;
 	if (x->keep_alive && x->request_done)
 		upstream_park(u);
 	else
 		upstream_close(u, false);
+	if (forward_trailers(&trailers, buf_str(&x->trailers), NULL) < 0) {
+		http_abort(x->req);
+		return;
+	}
+	http_trailers(x->req, buf_str(&trailers));
 	http_finish(x->req);
 }
 
@@ -171,11 +178,18 @@ static void set_timer(struct exchange *x, int64_t ns)
 		loop_timer_in(x->timer, ns);
 }
 
-/* The end of the request's body. */
+/* The end of the request's body, with what follows it. */
 static void send_end(struct exchange *x)
 {
-	if (x->req->head->framing == HTTP_BODY_CHUNKED)
-		upstream_send(x->up, STR("0\r\n\r\n"), STR(""), STR(""));
+	if (x->req->head->framing == HTTP_BODY_CHUNKED) {
+		const struct forward f = {.own_key = x->ingress->config.own_key, .arg = x->ingress->config.arg};
+		cleanup_buf struct buf trailers = BUF_INIT;
+		if (forward_trailers(&trailers, http_req_trailers(x->req), &f) < 0) {
+			fail(x, "The server is out of memory", false);
+			return;
+		}
+		upstream_send(x->up, STR("0\r\n"), buf_str(&trailers), STR("\r\n"));
+	}
 	upstream_flush(x->up);
 }
 
@@ -340,6 +354,7 @@ static void on_closed(struct http_req *r, bool complete_)
 		x->next->prev = x->prev;
 	t->n_exchanges--;
 	target_settle(t);
+	buf_done(&x->trailers);
 	free(x);
 }
 
@@ -413,6 +428,7 @@ static void take_head(struct exchange *x, const struct http_head *h)
 	x->state = BODY;
 	x->keep_alive = h->keep_alive;
 	http_body_init(&x->body, h->framing, h->length);
+	x->body.trailers = &x->trailers;
 	/* A body that ends with the connection is chunked for the client, so that a cut stays a cut. */
 	http_start(x->req, h->status, *words ? words : NULL, text, h->framing == HTTP_BODY_UNTIL_CLOSE ? HTTP_BODY_CHUNKED : h->framing, h->length);
 }

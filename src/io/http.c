@@ -510,7 +510,10 @@ int http_body_next(struct http_body *b, struct str *in, struct str *ret)
 				b->state = CHUNK_DATA_CR;
 			return 0;
 		}
+		bool trailer = b->state >= TRAILER_FIRST && b->state <= TRAILER_LF && !(b->state == TRAILER_FIRST && in->p[0] == '\r');
 		int r = chunk_step(b, (unsigned char)in->p[0]);
+		if (r == 0 && trailer && b->trailers)
+			r = buf_add(b->trailers, in->p, 1);
 		if (r < 0)
 			return r;
 		*in = str_from(*in, 1);

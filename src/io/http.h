@@ -65,13 +65,16 @@ struct http_body {
 	int state;      /* private */
 	size_t overhead; /* private: bytes of chunk lines and trailers, bounded */
 	bool done;
+	/* HTTP_BODY_CHUNKED: where the lines of the trailer are appended (each with its CRLF, well-formed, at most 16 KiB in all); set after http_body_init(),
+	 * NULL = they are dropped. */
+	struct buf *trailers;
 };
 
 void http_body_init(struct http_body *b, enum http_framing framing, uint64_t length);
 
 /*
  * Takes bytes off the front of *in and gives the next run of body bytes (a view into the input) in *ret (empty when none is there yet).
- * Returns 0 or -EPROTO. After it b->done tells the end; the rest of *in belongs to the next message. Call again while *in shrinks.
+ * Returns 0, -EPROTO, or -ENOMEM (of the trailers). After it b->done tells the end; the rest of *in belongs to the next message. Call again while *in shrinks.
  * HTTP_BODY_UNTIL_CLOSE is ended by the caller at end of file.
  */
 int http_body_next(struct http_body *b, struct str *in, struct str *ret);

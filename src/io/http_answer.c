@@ -169,6 +169,18 @@ size_t http_send(struct http_req *r, const void *p, size_t n)
 	return queued;
 }
 
+void http_trailers(struct http_req *r, struct str lines)
+{
+	struct http_conn *c = r->conn;
+	if (!c->broken && c->answer == ANSWER_OPEN && buf_add_str(&c->out_trailers, lines) < 0)
+		c->broken = true;
+}
+
+struct str http_req_trailers(const struct http_req *r)
+{
+	return buf_str(&r->conn->trailers);
+}
+
 void http_finish(struct http_req *r)
 {
 	struct http_conn *c = r->conn;
@@ -178,8 +190,11 @@ void http_finish(struct http_req *r)
 		http_abort(r);
 		return;
 	}
-	if (c->out_framing == HTTP_BODY_CHUNKED && !c->no_body)
-		buf_add_c(&c->out, "0\r\n\r\n");
+	if (c->out_framing == HTTP_BODY_CHUNKED && !c->no_body) {
+		buf_add_c(&c->out, "0\r\n");
+		buf_add_str(&c->out, buf_str(&c->out_trailers));
+		buf_add_c(&c->out, "\r\n");
+	}
 	c->answer = ANSWER_DONE;
 	if (c->out.failed)
 		c->broken = true;

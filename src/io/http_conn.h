@@ -55,6 +55,7 @@ struct http_conn {
 	struct http_head *head;
 	struct http_req req;
 	struct http_body body;
+	struct buf trailers, out_trailers; /* lines of the peer's, and of the owner's */
 	struct buf held;   /* decoded body bytes that body() did not take */
 	uint64_t drained;  /* body bytes thrown away */
 	bool paused;       /* body() took less than it was given */

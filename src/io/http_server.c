@@ -224,6 +224,8 @@ static void free_request(struct http_conn *c)
 	free(steal_pointer(&c->head));
 	buf_done(&c->head_bytes);
 	buf_done(&c->held);
+	buf_done(&c->trailers);
+	buf_done(&c->out_trailers);
 }
 
 void http_conn_end_request(struct http_conn *c, bool complete)
@@ -331,6 +333,7 @@ static void begin_request(struct http_conn *c, size_t head_bytes)
 	c->req = (struct http_req){.conn = c, .head = c->head, .head_bytes = str_n(bytes.p, head_bytes)};
 	snprintf(c->req.id, sizeof(c->req.id), "%s%llx", s->id_prefix, (unsigned long long)s->next_id++);
 	http_body_init(&c->body, c->head->framing, c->head->length);
+	c->body.trailers = &c->trailers;
 	c->in_on_request = true;
 	s->config.on_request(&c->req, s->config.arg);
 	c->in_on_request = false;

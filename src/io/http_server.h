@@ -90,6 +90,10 @@ void http_respond_error(struct http_req *r, int status, const char *fmt, ...) __
 void http_start(struct http_req *r, int status, const char *reason, const char *headers, enum http_framing framing, uint64_t length);
 /* Queues bytes (sent as one chunk when chunked), flushed at the latest at the end of this turn. Returns the bytes now queued. */
 size_t http_send(struct http_req *r, const void *p, size_t n);
+/* Complete header lines to follow a chunked answer when it is finished; dropped where it is not chunked. */
+void http_trailers(struct http_req *r, struct str lines);
+/* Those that followed the request's body, from end() on. */
+struct str http_req_trailers(const struct http_req *r);
 /* Ends the answer. With HTTP_BODY_LENGTH a short body cuts the connection. */
 void http_finish(struct http_req *r);
 /* Cuts the connection now, without a terminating chunk (e2b.md F.101). closed(false) follows within this turn. */

@@ -26,16 +26,29 @@ void check_head(struct str in, const struct http_head *h)
 }
 
 struct outcome {
-	struct buf bytes;
+	struct buf bytes, trailers;
 	size_t consumed;
 	bool refused, done;
 };
+
+/* Lines as forward_trailers() takes them for granted. */
+static void check_trailers(struct str lines)
+{
+	struct str line;
+	hold(lines.n <= 16 * 1024);
+	while (str_cut(lines, '\n', &line, &lines)) {
+		hold(line.n > 2 && line.p[line.n - 1] == '\r' && line.p[0] != ':' && memchr(line.p, ':', line.n));
+		hold(!memchr(line.p, '\r', line.n - 1) && !memchr(line.p, '\0', line.n));
+	}
+	hold(lines.n == 0);
+}
 
 static struct outcome decode(struct str in, enum http_framing framing, uint64_t length, size_t step)
 {
 	struct outcome o = {0};
 	struct http_body b;
 	http_body_init(&b, framing, length);
+	b.trailers = &o.trailers;
 	while (o.consumed < in.n && !b.done && !o.refused) {
 		struct str piece = str_n(in.p + o.consumed, MIN(step, in.n - o.consumed)), run;
 		size_t n = piece.n;
@@ -49,6 +62,8 @@ static struct outcome decode(struct str in, enum http_framing framing, uint64_t 
 		o.consumed += n - piece.n;
 	}
 	o.done = b.done;
+	if (o.done)
+		check_trailers(buf_str(&o.trailers));
 	return o;
 }
 
@@ -62,7 +77,10 @@ void check_body(struct str in, enum http_framing framing, uint64_t length)
 		hold(str_eq(buf_str(&o.bytes), buf_str(&whole.bytes)));
 		hold(o.refused == whole.refused && o.done == whole.done);
 		hold(o.refused || o.consumed == whole.consumed);
+		hold(o.refused || str_eq(buf_str(&o.trailers), buf_str(&whole.trailers)));
 		buf_done(&o.bytes);
+		buf_done(&o.trailers);
 	}
 	buf_done(&whole.bytes);
+	buf_done(&whole.trailers);
 }

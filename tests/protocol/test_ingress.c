@@ -604,6 +604,36 @@ static void pages_of_other_origins_may_read_our_answers(void **state)
 	stop();
 }
 
+static void trailers_pass_both_ways(void **state)
+{
+	start();
+	int c = connect_client();
+	say(c, "POST / HTTP/1.1\r\nHost: 80-iabc.x\r\nTE: trailers, gzip\r\nConnection: TE\r\nTrailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Sum:  1 \r\n"
+		"X-Forwarded-For: 1.2.3.4\r\nContent-Length: 3\r\nE2b-Sandbox-Id: other\r\nConnection: close\r\nx-last: \r\n\r\n");
+	const char *text = heard(t.apps[0]);
+	assert_non_null(strstr(text, "\r\nConnection: TE\r\nTE: trailers\r\n"));
+	assert_non_null(strstr(text, "\r\nTrailer: X-Sum\r\n"));
+	assert_string_equal(body_of(text), "2\r\nhi\r\n0\r\nX-Sum: 1\r\nx-last: \r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: grpc-status\r\n\r\n3\r\nyes\r\n0\r\ngrpc-status: 0\r\ngrpc-mess");
+	say(t.apps[0], "age: fine\r\nX-Accel-Redirect: /etc/passwd\r\nTransfer-Encoding: chunked\r\n\r\n");
+	text = heard(c);
+	assert_non_null(strstr(text, "\r\nTrailer: grpc-status\r\n"));
+	assert_string_equal(body_of(text), "3\r\nyes\r\n0\r\ngrpc-status: 0\r\ngrpc-message: fine\r\n\r\n");
+	/* The connections go on; nothing is left of the trailers. */
+	say(c, "POST / HTTP/1.1\r\nHost: 80-iabc.x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+	assert_string_equal(body_of(heard(t.apps[0])), "0\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+	assert_string_equal(body_of(heard(c)), "0\r\n\r\n");
+	/* Who has only HTTP/1.0 gets none. */
+	close(c);
+	c = connect_client();
+	say(c, "GET / HTTP/1.0\r\nHost: 80-iabc.x\r\n\r\n");
+	say(t.apps[0], "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\na: b\r\n\r\n");
+	assert_string_equal(body_of(heard(c)), "x");
+	close(c);
+	stop();
+}
+
 static void interim_answers_pass_and_100_is_said_once(void **state)
 {
 	start();
@@ -786,6 +816,7 @@ int main(void)
 		cmocka_unit_test(a_refused_upgrade_is_an_answer),
 		cmocka_unit_test(case_146_a_websocket_that_leads_nowhere_is_closed_with_a_reason),
 		cmocka_unit_test(pages_of_other_origins_may_read_our_answers),
+		cmocka_unit_test(trailers_pass_both_ways),
 		cmocka_unit_test(interim_answers_pass_and_100_is_said_once),
 		cmocka_unit_test(heads_of_bodies_keep_their_length),
 		cmocka_unit_test(too_many_at_once_are_429),
