@@ -135,6 +135,8 @@ struct str files_base_name(struct str path);
 int files_make_dirs(const struct files_call *c, const char *path, size_t *ret_bad);
 /* The same for what is above `path`. */
 int files_make_parents(const struct files_call *c, const char *path, size_t *ret_bad);
+/* Whether what is made at the path gets the group of its directory (set-group-ID) rather than the user's. */
+bool files_group_is_inherited(const char *path);
 
 /* ---- metadata (files_meta.c) ---- */
 

@@ -98,7 +98,29 @@ static int make_one(const struct files_call *c, const char *path)
 			return -errno;
 		return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
 	}
-	return lchown(path, c->user.uid, c->user.gid) < 0 ? -errno : 0;
+	/* In a directory with set-group-ID it is born with that bit and that group, and keeps them. */
+	gid_t gid = lstat(path, &st) == 0 && (st.st_mode & S_ISGID) ? st.st_gid : c->user.gid;
+	return lchown(path, c->user.uid, gid) < 0 ? -errno : 0;
+}
+
+/* The directory that an absolute path is in, into to[PATH_MAX]; empty for the root and for what is too long. */
+static void parent_of(struct str path, char *to)
+{
+	struct str parent = strip_slashes(path);
+	parent.n -= files_base_name(parent).n;
+	parent = strip_slashes(parent);
+	if (parent.n >= PATH_MAX)
+		parent.n = 0;
+	memcpy(to, parent.p, parent.n);
+	to[parent.n] = '\0';
+}
+
+bool files_group_is_inherited(const char *path)
+{
+	char parent[PATH_MAX];
+	struct stat st;
+	parent_of(str_of(path), parent);
+	return *parent && stat(parent, &st) == 0 && (st.st_mode & S_ISGID);
 }
 
 static int make_chain(const struct files_call *c, struct str path, size_t *ret_bad)
@@ -134,14 +156,9 @@ int files_make_dirs(const struct files_call *c, const char *path, size_t *ret_ba
 
 int files_make_parents(const struct files_call *c, const char *path, size_t *ret_bad)
 {
-	struct str parent = str_of(path);
-	parent = strip_slashes(parent);
-	parent.n -= files_base_name(parent).n;
-	parent = strip_slashes(parent);
-	if (parent.n == 0 || parent.n >= PATH_MAX)
-		return parent.n ? -ENAMETOOLONG : 0;
-	char copy[PATH_MAX];
-	memcpy(copy, parent.p, parent.n);
-	copy[parent.n] = '\0';
-	return files_make_dirs(c, copy, ret_bad);
+	char parent[PATH_MAX];
+	if (strlen(path) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	parent_of(str_of(path), parent);
+	return *parent ? files_make_dirs(c, parent, ret_bad) : 0;
 }

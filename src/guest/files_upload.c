@@ -68,9 +68,9 @@ int files_create(struct files_call *c, const char *path, const struct files_meta
 	cleanup_fd int fd = open_target(c, path, &st);
 	if (fd < 0)
 		return fd;
+	gid_t gid = st.st_gid != c->user.gid && files_group_is_inherited(path) ? st.st_gid : c->user.gid;
 	/* A needless chown would clear set-uid bits, and the mode is to be kept. */
-	if ((st.st_uid != c->user.uid || st.st_gid != c->user.gid) &&
-		fchown(fd, c->user.uid, c->user.gid) < 0)
+	if ((st.st_uid != c->user.uid || st.st_gid != gid) && fchown(fd, c->user.uid, gid) < 0)
 		return files_fail_errno(c, errno, "error changing file ownership", path);
 	r = files_meta_write(meta, fd);
 	if (r == -E2BIG)

@@ -346,7 +346,7 @@ def test_files_are_joined(server, box):
 
 # ---- pages of other origins ----
 
-def test_071_a_page_of_another_origin(server, box):
+def test_f71_a_page_of_another_origin(server, box):
     """What a browser does: a preflight without any token, then the request, of which the page may read the answer."""
     origin = {"Origin": "https://page.example"}
     wanted = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type,x-metadata-who,x-access-token,authorization"}

@@ -222,7 +222,7 @@ def test_odd_paths_and_queries(server, path, status):
     (b"POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nExpect: foo\r\nContent-Length: 2\r\n\r\n{}", 417), (b"GET /health HTTP/3.0\r\nHost: x\r\n\r\n", 505),
     (b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nConnection: close\r\n\r\n", 404), (b"TRACE /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
 ])
-def test_012_refusals_below_the_api_are_json_too(server, data, status):
+def test_f12_refusals_below_the_api_are_json_too(server, data, status):
     out = raw(server, data, 20)
     top, _, text = out.partition(b"\r\n\r\n")
     assert int(top.split()[1]) == status and b"application/json" in top

@@ -126,7 +126,7 @@ def read_until(s, end):
 
 
 @pytest.mark.parametrize("port", [3001, 3002, 3003])
-def test_078_any_bind_address_is_reached(server, box, port):
+def test_f78_any_bind_address_is_reached(server, box, port):
     assert ask(server, box, "GET", "/", port=port)[0] == 200
 
 
@@ -259,7 +259,7 @@ def test_149_expectations(server, box):
     assert hashlib.sha256(b"ok").hexdigest().encode() in read_until(s, b"}")
 
 
-def test_101_a_cut_stream_stays_cut(server, box):
+def test_f101_a_cut_stream_stays_cut(server, box):
     with pytest.raises(http.client.IncompleteRead) as cut:
         ask(server, box, "GET", "/cut")
     assert cut.value.partial == b"begin"
@@ -299,7 +299,7 @@ def test_traffic_tokens(server):
         server.call("DELETE", "/sandboxes/" + box.sandbox_id)
 
 
-def test_101_a_kill_cuts_streams_and_502_follows(server):
+def test_f101_a_kill_cuts_streams_and_502_follows(server):
     status, made = server.call("POST", "/v2/sandboxes", {"templateID": "base", "secure": True})
     assert status == 201
 

@@ -100,7 +100,7 @@ def test_each_change_has_its_event_and_children_only_without_recursive(sandbox):
     assert ("create", "d") in events and not any("unseen" in name for _, name in events)
 
 
-def test_073_trees_made_at_once_lose_nothing_for_a_watcher(sandbox):
+def test_f73_trees_made_at_once_lose_nothing_for_a_watcher(sandbox):
     sandbox.files.write("trees.py", TREES)
     sandbox.commands.run("mkdir w")
     handle = sandbox.files.watch_dir("w", recursive=True)
@@ -113,7 +113,7 @@ def test_073_trees_made_at_once_lose_nothing_for_a_watcher(sandbox):
 
 
 @with_async
-async def test_073_trees_made_at_once_lose_nothing_for_a_stream(box):
+async def test_f73_trees_made_at_once_lose_nothing_for_a_stream(box):
     await box.files.write("trees.py", TREES)
     await box.commands.run("mkdir w")
     s = await Stream.open(box, "w", recursive=True)
@@ -149,7 +149,7 @@ async def test_entries_of_a_stream_carry_the_path_that_was_asked_for(box):
     await s.handle.stop()
 
 
-def test_075_what_cannot_be_watched(sandbox):
+def test_f75_what_cannot_be_watched(sandbox):
     sandbox.commands.run("touch file; mkdir closed; mkfifo fifo; ln -s nowhere broken")
     for missing in ("/no/such", "broken", "file/below"):
         with pytest.raises(FileNotFoundException):
@@ -159,7 +159,7 @@ def test_075_what_cannot_be_watched(sandbox):
             sandbox.files.watch_dir(other)
 
 
-def test_076_watchers_belong_to_the_sandbox_and_end_when_they_are_removed(server, sandbox):
+def test_f76_watchers_belong_to_the_sandbox_and_end_when_they_are_removed(server, sandbox):
     sandbox.commands.run("mkdir w")
     status, answer = rpc(server, sandbox, "CreateWatcher", {"path": "w"})  # a connection that is gone now
     assert status == 200
@@ -179,7 +179,7 @@ def test_076_watchers_belong_to_the_sandbox_and_end_when_they_are_removed(server
         handle.stop()
 
 
-def test_074_a_removed_directory_is_told_and_then_silent(sandbox):
+def test_f74_a_removed_directory_is_told_and_then_silent(sandbox):
     sandbox.commands.run("mkdir -p w/d/sub && touch w/d/f")
     handle = sandbox.files.watch_dir("w/d", recursive=True)
     outer = sandbox.files.watch_dir("w", recursive=True)
@@ -292,7 +292,7 @@ async def test_a_deadline_ends_a_stream_with_its_error(box):
     assert "TimeoutException" in type(await asyncio.wait_for(ended, 30)).__name__
 
 
-def test_074_stopped_and_deserted_watches_leave_nothing(server, sandbox):
+def test_f74_stopped_and_deserted_watches_leave_nothing(server, sandbox):
     """Descriptors inside and of the front, processes, and the memory of PID 1 are what they were."""
     def of_front():
         return len(os.listdir(f"/proc/{server.children()['front']}/fd"))
@@ -381,7 +381,7 @@ signal.pause()
 """
 
 
-def test_077_a_sandbox_has_many_watches_and_instances_and_their_end_is_told(server):
+def test_f77_a_sandbox_has_many_watches_and_instances_and_their_end_is_told(server):
     box, other = Sandbox.create("base", timeout=300), Sandbox.create("base", timeout=300)
     try:
         box.commands.run("mkdir w && cd w && for i in $(seq 80); do mkdir $i && (cd $i && seq 900 | xargs mkdir); done", timeout=120)

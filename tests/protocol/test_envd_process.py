@@ -161,7 +161,7 @@ class Token(Case):
                 self.assertEqual(json.loads(body), {"code": 401, "message": UNAUTHORIZED})
         self.assertEqual(c.get("/envs", X_Access_Token="secret")[0], 200)
 
-    def test_071_a_preflight_wants_no_token(self):
+    def test_f71_a_preflight_wants_no_token(self):
         c = self.envd.connect()
         for path in ("/files?path=x&signature=y", "/process.Process/Start", "/health"):
             c.request("OPTIONS", path, Origin="https://page", Access_Control_Request_Method="POST", Access_Control_Request_Headers="authorization")
@@ -223,7 +223,7 @@ class Start(Case):
             (0, b'{"event":{"end":{"exitCode":0,"exited":true,"status":"exit status 0"}}}'),
             (2, b"{}")])
 
-    def test_exit_rules(self):
+    def test_073_exit_rules(self):
         for command, end in (
                 ("exit 0", {"exitCode": 0, "exited": True, "status": "exit status 0"}),
                 ("exit 1", {"exitCode": 1, "exited": True, "status": "exit status 1", "error": "exit status 1"}),
@@ -234,24 +234,24 @@ class Start(Case):
                 ("kill -SEGV $$", {"exitCode": -1, "exited": False, "status": "signal: segmentation fault", "error": "signal: segmentation fault"})):
             self.assertEqual(self.envd.run(command), (b"", b"", end), command)
 
-    def test_output_is_byte_exact(self):
+    def test_050_output_is_byte_exact(self):
         out, err, _ = self.envd.run(r"printf 'a\0b'; printf 'a\n\nb\r\n\r\nc\377\360\237' >&2")
         self.assertEqual((out, err), (b"a\0b", b"a\n\nb\r\n\r\nc\xff\xf0\x9f"))
 
-    def test_environment(self):
+    def test_065_environment(self):
         out, _, _ = self.envd.run_argv(["/usr/bin/env", "-0"], envs={"A": "x\ny", "B": "{\"q\":\"'\"}", "C": "", "D": "é=="})
         got = dict(entry.split(b"=", 1) for entry in out.split(b"\0") if entry)
         self.assertEqual(got, {
             b"PATH": b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", b"HOME": b"/root", b"USER": b"root", b"LOGNAME": b"root",
             b"E2B_SANDBOX": b"true", b"A": b"x\ny", b"B": b"{\"q\":\"'\"}", b"C": b"", b"D": "é==".encode()})
 
-    def test_bad_names_of_variables(self):
+    def test_065_bad_names_of_variables(self):
         for name in ("E=F", "", "a\0b"):
             s = self.envd.start(["/bin/true"], envs={name: "1"})
             self.assertEqual(s.error()["code"], "invalid_argument", name)
             s.close()
 
-    def test_arguments_are_never_parsed(self):
+    def test_064_arguments_are_never_parsed(self):
         args = ["'", '"', "`id`", "$(id)", "a\nb", "--", "", "é", "$HOME", "*", "x" * 100000]
         out, _, _ = self.envd.run_argv(["/usr/bin/printf", "%s\\0", *args])
         self.assertEqual(out, b"".join(a.encode() + b"\0" for a in args))
@@ -285,7 +285,7 @@ class Start(Case):
         for cwd, is_at in (("/tmp", b"/tmp\n"), ("", b"/root\n"), ("~", b"/root\n"), (None, b"/root\n")):
             self.assertEqual(self.envd.run_argv(["/bin/pwd"], **({} if cwd is None else {"cwd": cwd}))[0], is_at)
 
-    def test_bad_cwd_is_named(self):
+    def test_067_bad_cwd_is_named(self):
         for cwd, text in (("/nope", "cwd '/nope' does not exist"), ("nope", "cwd '/root/nope' does not exist"), ("/etc/passwd", "/etc/passwd"), ("~nobody", "~nobody")):
             s = self.envd.start(["/bin/true"], cwd=cwd)
             error = s.error()
@@ -293,7 +293,7 @@ class Start(Case):
             self.assertIn(text, error["message"])
             s.close()
 
-    def test_cwd_of_another_user(self):
+    def test_067_cwd_of_another_user(self):
         s = self.envd.start(["/bin/true"], cwd="/root", headers={"Authorization": "Basic " + b64(b"nobody:")})
         mode = os.stat("/root").st_mode
         if mode & 0o005:
@@ -310,12 +310,12 @@ class Start(Case):
         self.assertEqual((uid, gid, names), (entry[2], entry[3], "%s nobody nobody" % entry[5]))
         self.assertEqual(cwd, "/" if not os.path.isdir(entry[5]) else entry[5])
 
-    def test_unknown_user(self):
+    def test_068_unknown_user(self):
         s = self.envd.start(["/bin/true"], headers={"Authorization": "Basic " + b64(b"no-such:")})
         self.assertEqual(s.error(), {"code": "unauthenticated", "message": "invalid username: 'no-such'"})
         s.close()
 
-    def test_supplementary_groups(self):
+    def test_068_supplementary_groups(self):
         out, _, _ = self.envd.run_argv(["/bin/sh", "-c", "id -G"])
         expected = {0} | {int(line.split(":")[2]) for line in lines_of("/etc/group") if "root" in line.strip().split(":")[3].split(",")}
         self.assertEqual({int(g) for g in out.split()}, expected)
@@ -372,7 +372,7 @@ class Start(Case):
 
 
 class Life(Case):
-    def test_output_held_by_a_child_keeps_the_stream_open(self):
+    def test_062_output_held_by_a_child_keeps_the_stream_open(self):
         s = self.envd.start(["/bin/sh", "-c", "(read x < %s; echo late) & echo hi" % self.fifo()])
         s.started()
         self.assertEqual(s.event(), ("data", {"stdout": b64(b"hi\n")}))
@@ -388,7 +388,7 @@ class Life(Case):
         self.addCleanup(os.unlink, self.path)
         return self.path
 
-    def test_redirected_child_does_not_hold_the_stream(self):
+    def test_062_redirected_child_does_not_hold_the_stream(self):
         s = self.envd.start(["/bin/sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"])
         out, _, end = s.finish()
         self.assertEqual(end["exitCode"], 0)
@@ -396,7 +396,7 @@ class Life(Case):
         os.kill(int(out), signal.SIGKILL)
         s.close()
 
-    def test_kill_ends_a_stream_whose_pipes_are_held(self):
+    def test_062_kill_ends_a_stream_whose_pipes_are_held(self):
         s = self.envd.start(["/bin/sh", "-c", "sleep 100 & echo $!"])
         pid = s.started()
         child = int(base64.b64decode(s.event()[1]["stdout"]))
@@ -417,7 +417,7 @@ class Life(Case):
                 self.assertEqual(s.finish()[2]["status"], "signal: killed")
                 s.close()
 
-    def test_term_may_be_ignored_and_kill_not(self):
+    def test_061_term_may_be_ignored_and_kill_not(self):
         s = self.envd.start(["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 100; done"])
         pid = s.started()
         self.assertEqual(s.event()[0], "data")
@@ -428,7 +428,7 @@ class Life(Case):
         self.assertEqual(s.finish()[2]["status"], "signal: killed")
         s.close()
 
-    def test_signals_that_are_not_sent(self):
+    def test_061_signals_that_are_not_sent(self):
         s = self.envd.start(["/bin/sleep", "100"])
         pid = s.started()
         self.assert_error(self.signal(pid, "SIGNAL_UNSPECIFIED"), 501, "unimplemented")
@@ -454,7 +454,7 @@ class Life(Case):
         until(lambda: tree() == [])
         s.close()
 
-    def test_timeout_kills_the_group_and_ends_the_stream(self):
+    def test_058_timeout_kills_the_group_and_ends_the_stream(self):
         s = self.envd.start(["/bin/sh", "-c", "sleep 100 & echo $!; sleep 101"], headers={"Connect_Timeout_Ms": "3000"})
         s.started()
         child = int(base64.b64decode(s.event()[1]["stdout"]))
@@ -561,7 +561,7 @@ class Life(Case):
             s.close()
         until(lambda: self.envd.unary("List", {}) == (200, {"processes": []}))
 
-    def test_keepalive_in_silence(self):
+    def test_059_keepalive_in_silence(self):
         s = self.envd.start(["/bin/sleep", "100"], headers={"Keepalive_Ping_Interval": "1"})
         s.started()
         self.assertEqual(s.frame(), (0, b'{"event":{"keepalive":{}}}'))
@@ -569,7 +569,7 @@ class Life(Case):
         self.signal(s.pid)
         s.close()
 
-    def test_clients_that_leave_at_once(self):
+    def test_070_clients_that_leave_at_once(self):
         for _ in range(200):
             s = self.envd.start(["/bin/true"])
             s.close()
@@ -610,7 +610,7 @@ class Input(Case):
         self.assertEqual(s.finish()[0], b"\xfb\xff" * 3)
         s.close()
 
-    def test_ten_mebibytes_in_one_call_and_close_behind_them(self):
+    def test_049_ten_mebibytes_in_one_call_and_close_behind_them(self):
         data = bytes(range(256)) * 40960
         s = self.cat(["/bin/sh", "-c", "kill -STOP $$; exec sha256sum"])
         waiting = threading.Thread(target=lambda: self.send(s.pid, data))
@@ -624,7 +624,7 @@ class Input(Case):
         self.assertEqual(out.split()[0].decode(), hashlib.sha256(data).hexdigest())
         s.close()
 
-    def test_order_on_one_connection(self):
+    def test_077_order_on_one_connection(self):
         s = self.cat()
         c = self.envd.connect()
         for i in range(2000):
@@ -633,7 +633,7 @@ class Input(Case):
         self.assertEqual(s.finish()[0], b"".join(b"%d\n" % i for i in range(2000)))
         s.close()
 
-    def test_reader_that_closes_early_is_an_error_to_the_sender(self):
+    def test_049_reader_that_closes_early_is_an_error_to_the_sender(self):
         s = self.cat(["/usr/bin/head", "-c", "1"])
         status, answer = self.send(s.pid, b"x" * 1000000)
         self.assertIn((status, answer["code"]), ((500, "internal"), (404, "not_found")))
@@ -737,7 +737,7 @@ class Pty(Case):
         s.started()
         return s
 
-    def test_session(self):
+    def test_079_session(self):
         s = self.shell()
         self.assertEqual(self.send(s.pid, b"tty; stty size; ps -o pid=,sid=,pgid= -p $$; exit 3\n", "pty"), (200, {}))
         out, err, end = s.finish()
@@ -755,7 +755,7 @@ class Pty(Case):
         self.assertEqual(s.finish()[2]["exitCode"], 0)
         s.close()
 
-    def test_resize(self):
+    def test_076_resize(self):
         s = self.shell()
         update = lambda cols, rows: self.envd.unary("Update", {"process": {"pid": s.pid}, "pty": {"size": {"cols": cols, "rows": rows}}})
         self.assertEqual(update(100, 30), (200, {}))
@@ -767,7 +767,7 @@ class Pty(Case):
         self.assert_error(update(1, 1), 404, "not_found")
         s.close()
 
-    def test_bad_size_at_start(self):
+    def test_076_bad_size_at_start(self):
         for cols, rows in ((0, 0), (65536, 1), (1, 4294967295)):
             s = self.envd.start(["/bin/true"], pty={"size": {"cols": cols, "rows": rows}})
             self.assertEqual(s.error()["code"], "invalid_argument")
@@ -790,7 +790,7 @@ class Pty(Case):
         self.assertEqual(s.finish()[2]["exitCode"], 0)
         s.close()
 
-    def test_reconnect_after_the_client_left(self):
+    def test_080_reconnect_after_the_client_left(self):
         s = self.shell()
         s.close()
         a = self.envd.attach({"pid": s.pid})
@@ -804,7 +804,7 @@ class Pty(Case):
         self.assertEqual(s.finish()[0], b"nobody\r\n\r\n")
         s.close()
 
-    def test_descriptors_stay_flat(self):
+    def test_080_descriptors_stay_flat(self):
         before = self.envd.fds()
         for _ in range(100):
             s = self.envd.start(["/bin/true"], pty=self.SIZE)
@@ -819,7 +819,7 @@ class Load(Case):
         if not os.environ.get("SANITIZED"):
             self.assertLess(kib, limit)
 
-    def test_a_hundred_megabytes_without_a_newline_in_flat_memory(self):
+    def test_053_a_hundred_megabytes_without_a_newline_in_flat_memory(self):
         s = self.envd.start(["/bin/sh", "-c", "head -c 100000000 /dev/zero | tr '\\0' x"])
         s.started()
         total = 0
@@ -837,7 +837,7 @@ class Load(Case):
         self.assert_flat(peak)
         s.close()
 
-    def test_slow_reader_stops_its_process_only(self):
+    def test_074_slow_reader_stops_its_process_only(self):
         s = self.envd.start(["/bin/sh", "-c", "echo $$; exec yes"])
         s.started()
 
@@ -862,7 +862,7 @@ class Load(Case):
         until(lambda: not stands())  # nobody watches: it runs on, output is dropped
         self.signal(s.pid)
 
-    def test_subscriber_that_leaves_in_a_burst(self):
+    def test_055_subscriber_that_leaves_in_a_burst(self):
         for _ in range(50):
             s = self.envd.start(["/bin/sh", "-c", "head -c 2000000 /dev/zero"])
             pid = s.started()
@@ -951,7 +951,7 @@ class Memory(unittest.TestCase):
                 return False
         until(removed)
 
-    def test_a_command_that_runs_out_of_memory(self):
+    def test_082_a_command_that_runs_out_of_memory(self):
         eat = "x = bytearray(100 << 20)"
         _, _, end = self.envd.run_argv(["/usr/bin/python3", "-c", eat])
         self.assertEqual(end, {"exitCode": -1, "exited": False, "status": "signal: killed",

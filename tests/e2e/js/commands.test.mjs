@@ -78,14 +78,14 @@ test('pty: size, resize, input, exit code', withSandbox({}, async (sandbox) => {
 }))
 
 test('files: names, bytes, empty, missing, listing', withSandbox({}, async (sandbox) => {
-  for (const name of ['plain', 'a b', 'q"uote', 'per%41cent', 'ü-é', 'a+b#c?d', 'x'.repeat(255)]) {
+  for (const name of ['plain', 'a b', 'q"uote', 'per%41cent', 'ü-é', 'a+b#c?d', 'esc\x1b\x01\x7f\ttab', 'line\nbreak\r', 'x'.repeat(255)]) {
     const bytes = randomBytes(70000)
     const info = await sandbox.files.write(`dir/${name}`, new Blob([bytes]))
     assert.equal(info.path, `/home/user/dir/${name}`)
     const back = Buffer.from(await sandbox.files.read(`dir/${name}`, { format: 'bytes' }))
     assert.deepEqual(back, bytes)
   }
-  assert.equal((await sandbox.files.list('dir')).length, 7)
+  assert.equal((await sandbox.files.list('dir')).length, 9)
   await sandbox.files.write('empty', '')
   assert.equal(await sandbox.files.read('empty'), '')
   assert.equal((await sandbox.files.read('empty', { format: 'bytes' })).length, 0)
