@@ -176,7 +176,7 @@ static void secrets_routing_and_forgeries_do_not(void **state)
 {
 	assert_string_equal(forwarded("Host: h\r\nX-API-KEY: e2b_mine\r\nAuthorization: bearer  e2b_mine\r\nE2b-Sandbox-Id: i\r\nE2b-Sandbox-Port: 1\r\n"
 				      "E2B-Traffic-Access-Token: s\r\nCube-Traffic-Access-Token: s\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-Port: 1\r\n"
-				      "Forwarded: for=1.1.1.1\r\nX-Real-IP: 1.1.1.1\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\n"
+				      "Forwarded: for=1.1.1.1\r\nX-Real-IP: 1.1.1.1\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\nTE: gzip\r\n"
 				      "Proxy-Authorization: x\r\nTransfer-Encoding: chunked\r\n"),
 		"GET /a?b HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 9.9.9.9\r\nX-Forwarded-Host: h\r\nX-Forwarded-Proto: http\r\n"
 		"Transfer-Encoding: chunked\r\n\r\n");
