@@ -103,6 +103,8 @@ static const struct {
 	{"erofs-utils", "GPL-2.0-or-later", "run as a program"},
 	{"e2fsprogs", "GPL-2.0", "run as a program"},
 	{"mmdebstrap", "MIT", "run as a program"},
+	{"acorn", "MIT", "fetched into code-interpreter-v1"},
+	{"Node.js", "MIT", "fetched into code-interpreter-v1"},
 };
 
 int cmd_version(struct cli *c)

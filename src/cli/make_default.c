@@ -38,9 +38,13 @@ struct kind {
 	const struct service *service;
 };
 
+static const char *const interpreter_command[] = {"/usr/lib/cubicle/cubicle-interp", NULL};
+static const struct service interpreter = {"code-interpreter", "root", 49999, interpreter_command};
+
 static const struct kind kinds[] = {
 	{.name = "base", .layers = {&recipe_base}},
-	{.name = "code-interpreter-v1", .layers = {&recipe_base, &recipe_interpreter_packages}, .cpu_count = 2, .memory_mb = 1024},
+	{.name = "code-interpreter-v1", .layers = {&recipe_base, &recipe_interpreter_packages, &recipe_interpreter_files}, .cpu_count = 2,
+		.memory_mb = 1024, .service = &interpreter},
 };
 
 /* One run of the command. */

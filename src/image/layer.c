@@ -420,6 +420,8 @@ int layer_build(const struct layer_build *b, struct layer_image *ret, struct err
 		r = run_script(b, &w, err);
 	if (r == 0)
 		r = seal_image(&w, ret, err);
+	if (r == 0)
+		unlinkat(w.dir, LOG_NAME, 0); /* of an earlier run */
 	work_close(&w);
 	return r;
 }

@@ -86,7 +86,7 @@ const char recipe_prelude[] =
 	"	done\n"
 	"	chmod -R a+rX $root/tmp/host\n"
 	"	fetched=0\n"
-	"	HOME=/tmp/$1 chroot --userspec=65534:65534 $root sh -c 'cd /tmp/$0 && exec \"$@\"' \"$@\" </dev/null || fetched=$?\n"
+	"	HOME=/tmp/$1 PATH=/usr/local/bin:$PATH chroot --userspec=65534:65534 $root sh -c 'cd /tmp/$0 && exec \"$@\"' \"$@\" </dev/null || fetched=$?\n"
 	"	for f in etc/resolv.conf etc/hosts etc/nsswitch.conf etc/ssl/certs etc/pip.conf etc/npmrc; do\n"
 	"		if mountpoint -q $root/$f; then umount $root/$f; fi\n"
 	"	done\n"
