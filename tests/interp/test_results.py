@@ -3,6 +3,7 @@
 import base64
 import os
 import pathlib
+import shutil
 
 import pytest
 
@@ -225,7 +226,9 @@ def test_interrupt(kernel):
 
 def test_home_that_cannot_be_written(own_kernel):
     fresh = own_kernel(env={"IPYTHONDIR": "/proc/nowhere", "HOME": "/proc/nowhere"})
-    assert fresh.run("[1]").data["application/json"] == [1]
+    directory = fresh.run("import os; [os.environ['IPYTHONDIR']]").data["application/json"][0]
+    assert pathlib.Path(directory).name.startswith("ipython-")
+    shutil.rmtree(directory)  # it is killed and cleans nothing up
 
 
 def test_profile_of_the_user_still_counts(own_kernel, home_root):
