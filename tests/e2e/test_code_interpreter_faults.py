@@ -133,11 +133,11 @@ def test_a_kernel_killed_while_idle_is_replaced(box):
 
 
 def test_case_systemd_a_killed_service_is_started_again(server):
-    """The whole service, five times, also in the middle of a cell: init starts it again, and no client meets a closed port."""
+    """The whole service, three times, in the middle of a cell: init starts it again, and no client meets a closed port."""
     with sandbox() as b:
         kernel = int(text(b, "x = 1; import os; os.getpid()"))
         assert service(server, b)["starts"] == 1
-        for i in range(5):
+        for i in range(3):
             stream = Stream(server, b, "print('on', flush=True)\nimport time; time.sleep(1000)")
             stream.until("stdout")
             b.commands.run("kill -9 %d" % service(server, b)["pid"], user="root")
@@ -232,7 +232,7 @@ def test_case_93_after_a_freeze_the_first_cell_does_not_hang(server):
         stream = Stream(server, b, "import time\nprint('on', flush=True)\nfor i in range(20): time.sleep(0.05)\n'through'")
         stream.until("stdout")
         freeze()
-        time.sleep(12)
+        time.sleep(7)
         thaw()
         assert stream.until("result")["text"] == "through"
         stream.close()
