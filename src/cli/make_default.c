@@ -38,7 +38,8 @@ struct kind {
 	const struct service *service;
 };
 
-static const char *const interpreter_command[] = {"/usr/lib/cubicle/cubicle-interp", NULL};
+/* A kernel of a machine that starts many sandboxes at once may be slow to come; who waits for it has limits of his own. */
+static const char *const interpreter_command[] = {"/usr/lib/cubicle/cubicle-interp", "--envd", "http://127.0.0.1:49983", "--start-timeout", "300", NULL};
 static const struct service interpreter = {"code-interpreter", "root", 49999, interpreter_command};
 
 static const struct kind kinds[] = {
