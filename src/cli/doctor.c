@@ -43,6 +43,7 @@ const struct doctor_check doctor_checks[] = {
 		"put state.dir on XFS made with reflink=1 (docs/operations.md)", doctor_try_reflink},
 	{"disk space", NEED_ALWAYS, NULL, "free some space, or set state.dir to a bigger file system", doctor_try_space},
 	{"programs", NEED_ALWAYS, NULL, "scripts/deps run, or install the packages named", doctor_try_programs},
+	{"programs for templates", NEED_BETTER, "no template can be made on this machine", "scripts/deps run, or install the packages named", doctor_try_template_programs},
 	{"system users", NEED_ALWAYS, NULL, "useradd --system --no-create-home --shell /usr/sbin/nologin NAME", doctor_try_users},
 	{"uid range", NEED_ALWAYS, NULL, "set uid_base to a range that nobody uses", doctor_try_ids},
 	{"limits", NEED_BETTER, "fewer sandboxes fit", "raise them: LimitNOFILE= in the unit, sysctl kernel.pid_max", doctor_try_limits},

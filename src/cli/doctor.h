@@ -65,6 +65,7 @@ int doctor_try_ids(struct doctor *d, struct error *err);
 int doctor_try_limits(struct doctor *d, struct error *err);
 int doctor_try_shared_limits(struct doctor *d, struct error *err);
 int doctor_try_programs(struct doctor *d, struct error *err);
+int doctor_try_template_programs(struct doctor *d, struct error *err);
 int doctor_try_route(struct doctor *d, struct error *err);
 int doctor_try_template(struct doctor *d, struct error *err);
 

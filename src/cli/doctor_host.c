@@ -106,15 +106,14 @@ int doctor_try_shared_limits(struct doctor *d, struct error *err)
 	return error_set(err, -EROFS, 500, "%s", buf_cstr(&missing) ? buf_cstr(&missing) : "");
 }
 
-int doctor_try_programs(struct doctor *d, struct error *err)
+/* A program, and the Debian package that has it. */
+typedef const char *const program[2];
+
+static int find_programs(const program *needed, size_t n, struct error *err)
 {
-	/* name, Debian package */
-	static const char *const needed[][2] = {
-		{"nft", "nftables"}, {"ip", "iproute2"}, {"mkfs.ext4", "e2fsprogs"}, {"mkfs.erofs", "erofs-utils"}, {"mmdebstrap", "mmdebstrap"},
-	};
 	static const char *const places[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 	cleanup_buf struct buf missing = BUF_INIT;
-	for (size_t i = 0; i < ARRAY_SIZE(needed); i++) {
+	for (size_t i = 0; i < n; i++) {
 		bool found = false;
 		for (size_t j = 0; j < ARRAY_SIZE(places); j++) {
 			char path[64];
@@ -125,6 +124,18 @@ int doctor_try_programs(struct doctor *d, struct error *err)
 			buf_addf(&missing, "%s%s (package %s)", buf_len(&missing) ? ", " : "", needed[i][0], needed[i][1]);
 	}
 	return buf_len(&missing) ? error_set(err, -ENOENT, 500, "%s", buf_cstr(&missing)) : 0;
+}
+
+int doctor_try_programs(struct doctor *d, struct error *err)
+{
+	static program needed[] = {{"nft", "nftables"}, {"ip", "iproute2"}, {"mkfs.ext4", "e2fsprogs"}, {"mkfs.erofs", "erofs-utils"}};
+	return find_programs(needed, ARRAY_SIZE(needed), err);
+}
+
+int doctor_try_template_programs(struct doctor *d, struct error *err)
+{
+	static program needed[] = {{"mmdebstrap", "mmdebstrap"}};
+	return find_programs(needed, ARRAY_SIZE(needed), err);
 }
 
 int doctor_try_route(struct doctor *d, struct error *err)

@@ -116,13 +116,16 @@ static int add_namespaces(scmp_filter_ctx f)
 }
 
 /*
- * Limits may be set, with two exceptions. Those of another process: PID 1 has the same user as a root inside, who could leave it without descriptors.
+ * Limits may be set, with two exceptions. Those named by a pid (they may be read): PID 1 has the same user as a root inside, who could leave it without
+ * descriptors, and a filter does not know whose pid it is.
  * And cores, which stay off (guest/spawner.c): where the host pipes them to a handler, that one runs as the host's root, outside of every limit, whatever
  * the size allowed, unless that is 1 byte. Programs that turn cores off must not fail, so they are told that it was done.
  */
 static int add_limits(scmp_filter_ctx f)
 {
-	int r = 0;
+	int r = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prlimit64), 2, SCMP_CMP64(0, SCMP_CMP_NE, 0), SCMP_CMP64(2, SCMP_CMP_EQ, 0));
+	if (r == 0)
+		r = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 2, SCMP_CMP64(0, SCMP_CMP_NE, 0), SCMP_CMP64(2, SCMP_CMP_NE, 0));
 	for (int resource = 0; resource < RLIM_NLIMITS && r == 0; resource++) {
 		bool core = resource == RLIMIT_CORE;
 		r = seccomp_rule_add(f, core ? SCMP_ACT_ERRNO(0) : SCMP_ACT_ALLOW, SCMP_SYS(setrlimit), 1, equals(0, (uint64_t)resource));

@@ -149,14 +149,15 @@ static int try_limits(void)
 	EXPECT(3, syscall(SYS_prlimit64, 0, RLIMIT_CORE, &none, NULL), 0);
 	EXPECT(4, syscall(SYS_setrlimit, RLIMIT_CORE, &much), 0);
 	EXPECT(5, syscall(SYS_setrlimit, 0x100000000L | RLIMIT_CORE, &none), 0);
-	EXPECT(6, syscall(SYS_prlimit64, 0x100000000L, 0x100000000L | RLIMIT_CORE, &none, NULL), 0);
+	EXPECT(6, syscall(SYS_prlimit64, 0x100000000L, 0x100000000L | RLIMIT_CORE, &none, NULL), EPERM); /* 0 for the kernel */
 	EXPECT(7, getrlimit(RLIMIT_CORE, &l), 0);
 	if (l.rlim_cur != one.rlim_cur || l.rlim_max != one.rlim_max)
 		return 8;
 	EXPECT(9, prlimit(0, RLIMIT_NPROC, NULL, &l), 0);
-	EXPECT(10, prlimit(getppid(), RLIMIT_NOFILE, &l, NULL), ENOSYS);
-	EXPECT(11, prlimit(getpid(), RLIMIT_NOFILE, &l, NULL), ENOSYS);
-	EXPECT(12, syscall(SYS_prlimit64, -1, RLIMIT_NOFILE, &l, NULL), ENOSYS);
+	EXPECT(10, prlimit(getppid(), RLIMIT_NOFILE, &l, NULL), EPERM);
+	EXPECT(11, prlimit(getpid(), RLIMIT_NOFILE, &l, NULL), EPERM);
+	EXPECT(12, syscall(SYS_prlimit64, -1, RLIMIT_NOFILE, &l, NULL), EPERM);
+	EXPECT(13, prlimit(getpid(), RLIMIT_NOFILE, NULL, &l), 0);
 	return 0;
 }
 

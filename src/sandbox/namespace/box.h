@@ -1,0 +1,75 @@
+/* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one). */
+#ifndef CUBICLE_SANDBOX_NAMESPACE_BOX_H
+#define CUBICLE_SANDBOX_NAMESPACE_BOX_H
+
+#include "base/log.h"
+#include "sandbox/namespace/impl.h"
+#include "sandbox/namespace/log_reads.h"
+
+struct chan;
+
+enum { BOX_CLAIM_SECONDS = 20 }; /* until init must have answered its claim */
+
+enum box_state {
+	BOX_MAKING,    /* a worker owns the slot */
+	BOX_STARTING,  /* the loop owns it; init was sent its claim */
+	BOX_RUNNING,   /* started() was called */
+	BOX_DEAD,      /* died() was called; the slot is kept as evidence */
+	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over */
+};
+
+/* The copy of a spec that a worker uses; one block of memory. */
+struct order {
+	struct slot_claim claim;
+	char *texts;
+};
+
+struct box {
+	struct box *prev, *next;
+	struct backend *backend;
+	const struct box_ops *ops;
+	void *arg;
+	enum box_state state;
+	bool cancelled;      /* box_kill() while a worker had it; read by the worker: atomic */
+	bool reported;       /* the asker knows of the end: no released() */
+	bool attaching;      /* a worker attaches a spawner */
+	bool warm, internet;
+	char id[33];
+	struct slot *slot;
+	unsigned number;     /* of the slot; valid while has_number */
+	bool has_number;
+	struct order order;
+	struct chan *chan;
+	struct log_reads log_reads;
+	struct loop_fd *watch;
+	struct loop_timer *timer;
+	struct slow_job *slow; /* at most one trim or sync at a time */
+	struct box_death death;
+	struct error error;  /* of the worker */
+	pid_t spawner;
+};
+
+/* A trim or a sync on a worker. */
+struct slow_job {
+	struct box *box; /* NULL: it is gone */
+	int root;
+	bool trim;
+};
+
+/* In the backend's list; its state is BOX_MAKING. NULL without memory. */
+struct box *box_new(struct backend *backend, struct str id, const struct box_ops *ops, void *arg);
+void box_free(struct box *b);
+/* The one place where a state changes; an illegal step aborts. */
+void box_set_state(struct box *b, enum box_state to);
+/* The slot belongs to the loop from here: its channel and its process are watched. 0 or negative errno with *err. */
+int box_watch(struct box *b, struct error *err);
+/* It runs: tells the asker, with the handle. */
+void box_is_running(struct box *b);
+/* The create or adoption has failed: the asker learns it now, the rest goes on behind. */
+void box_fail(struct box *b, const struct error *err);
+/* Kills and gives back, from any state in which the loop owns the slot; released() follows, unless the asker knows of the end already. */
+void box_release(struct box *b);
+/* Fills b->death once. */
+void box_find_evidence(struct box *b);
+
+#endif

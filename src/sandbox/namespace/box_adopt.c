@@ -1,0 +1,97 @@
+#include "sandbox/namespace/box.h"
+#include "sandbox/namespace/handle.h"
+#include "base/cleanup.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+static void adopt_work(void *arg)
+{
+	struct box *b = arg;
+	b->error.code = slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->error);
+}
+
+static void adopt_done(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	if (b->cancelled) {
+		box_release(b);
+		return;
+	}
+	if (b->error.code < 0) {
+		err = b->error;
+		box_find_evidence(b);
+		box_fail(b, &err);
+		return;
+	}
+	if (box_watch(b, &err) < 0) {
+		box_fail(b, &err);
+		return;
+	}
+	box_is_running(b);
+}
+
+static void is_host_lost(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	if (b->cancelled) {
+		box_release(b);
+		return;
+	}
+	snprintf(b->death.reason, sizeof(b->death.reason), "host_lost");
+	snprintf(b->death.detail, sizeof(b->death.detail), "the machine was started again");
+	error_set(&err, -ESTALE, 500, "the machine was started again");
+	box_fail(b, &err);
+}
+
+struct box *box_adopt(struct backend *backend, struct str id, const char *text, const struct box_ops *ops, void *arg, struct error *err)
+{
+	struct handle h;
+	if (handle_parse(text, &h) < 0) {
+		error_set(err, -EINVAL, 500, "the handle '%.200s' is not understood", text);
+		return NULL;
+	}
+	if (h.slot >= network_capacity(backend->host->network)) {
+		error_set(err, -ERANGE, 500, "slot %llu is not within network.pool any more", (unsigned long long)h.slot);
+		return NULL;
+	}
+	bool lost = strcmp(h.boot, backend->host->boot_id) != 0;
+	struct box *b = box_new(backend, id, ops, arg);
+	struct slot *s = b && !lost ? slot_new((unsigned)h.slot) : NULL;
+	int r = !b || (!lost && !s) ? -ENOMEM : lost ? 0 : pool_reserve_number(backend->pool, (unsigned)h.slot);
+	if (r < 0) {
+		slot_leave(s);
+		if (b)
+			box_free(b);
+		error_errno(err, r, "slot %llu", (unsigned long long)h.slot);
+		return NULL;
+	}
+	b->state = BOX_MAKING;
+	b->internet = h.internet;
+	b->warm = h.warm;
+	if (lost) {
+		/* What it had is of another boot: the disk's file goes with the sweep, the rest went with the machine. */
+		if (loop_post(backend->loop, is_host_lost, b) == 0)
+			return b;
+		r = -ENOMEM;
+	} else {
+		s->pid = (pid_t)h.pid;
+		s->start = h.start;
+		s->internet = h.internet;
+		s->disk.loop = (unsigned)h.loop;
+		snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
+		b->slot = s;
+		b->number = s->number;
+		b->has_number = true;
+		r = workq_push(backend->workers, backend->loop, adopt_work, adopt_done, b);
+		if (r == 0)
+			return b;
+		pool_give_number(backend->pool, b->number);
+		slot_leave(s);
+	}
+	box_free(b);
+	error_errno(err, r, "adoption");
+	return NULL;
+}

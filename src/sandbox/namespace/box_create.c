@@ -1,0 +1,205 @@
+#include "sandbox/namespace/box.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/encode.h"
+#include "base/random.h"
+#include "sys/process.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+enum { CREATE_TRIES = 3 };
+
+static struct str put(char **at, struct str s)
+{
+	struct str copy = str_n(*at, s.n);
+	if (s.n)
+		memcpy(*at, s.p, s.n);
+	(*at)[s.n] = '\0';
+	*at += s.n + 1;
+	return copy;
+}
+
+static int order_init(struct order *o, const struct box_spec *spec)
+{
+	if (spec->n_layers == 0 || spec->n_layers > BOX_MAX_LAYERS)
+		return -EINVAL;
+	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + spec->services.raw.n + 7;
+	for (size_t i = 0; i < spec->n_layers; i++)
+		size += strlen(spec->layers[i]) + 1;
+	char *at = o->texts = malloc(size);
+	if (!at)
+		return -ENOMEM;
+	struct box_spec *s = &o->claim.spec;
+	*s = *spec;
+	s->id = put(&at, spec->id);
+	s->template_id = put(&at, spec->template_id);
+	s->envs.raw = put(&at, spec->envs.raw);
+	s->token = put(&at, spec->token);
+	s->user = put(&at, spec->user);
+	s->workdir = put(&at, spec->workdir);
+	s->services.raw = put(&at, spec->services.raw);
+	for (size_t i = 0; i < spec->n_layers; i++)
+		s->layers[i] = put(&at, str_of(spec->layers[i])).p;
+	return 0;
+}
+
+/* Names that a sandbox has of its own: the id as host name, a boot id and a machine id that no other has. */
+static void order_identity(struct order *o)
+{
+	unsigned char bytes[16];
+	char hex[33];
+	struct slot_claim *c = &o->claim;
+	snprintf(c->hostname, sizeof(c->hostname), "%.*s", (int)MIN(c->spec.id.n, sizeof(c->hostname) - 1), c->spec.id.p);
+	random_bytes(bytes, sizeof(bytes));
+	hex_encode(c->machine_id, bytes, sizeof(bytes));
+	random_bytes(bytes, sizeof(bytes));
+	bytes[6] = (unsigned char)((bytes[6] & 0x0f) | 0x40); /* RFC 4122, random */
+	bytes[8] = (unsigned char)((bytes[8] & 0x3f) | 0x80);
+	hex_encode(hex, bytes, sizeof(bytes));
+	snprintf(c->boot_id, sizeof(c->boot_id), "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
+}
+
+/* 1: no parked slot is to be had. */
+static int claim_parked(struct box *b)
+{
+	struct host *h = b->backend->host;
+	for (int i = 0; i < CREATE_TRIES; i++) {
+		struct slot *s = pool_take(b->backend->pool, &b->order.claim.spec);
+		if (!s)
+			return 1;
+		int r = slot_claim(h, s, &b->order.claim, &b->error);
+		bool lost = r < 0 && process_ended(s->pidfd);
+		if (r == 0 || !lost) {
+			b->slot = s;
+			b->warm = true;
+			return r;
+		}
+		backend_discard(b->backend, s);
+	}
+	return 1;
+}
+
+static int make_cold(struct box *b)
+{
+	struct host *h = b->backend->host;
+	int number = pool_take_number(b->backend->pool);
+	if (number < 0)
+		return error_set(&b->error, -EAGAIN, 503, "all %u sandbox slots are in use", h->capacity);
+	b->slot = slot_new((unsigned)number);
+	if (!b->slot) {
+		pool_give_number(b->backend->pool, (unsigned)number);
+		return error_errno(&b->error, -ENOMEM, "slot");
+	}
+	int r = slot_prepare(h, b->slot, &b->error);
+	return r < 0 ? r : slot_claim(h, b->slot, &b->order.claim, &b->error);
+}
+
+static void create_work(void *arg)
+{
+	struct box *b = arg;
+	pool_wait_open(b->backend->pool);
+	if (__atomic_load_n(&b->cancelled, __ATOMIC_RELAXED))
+		return;
+	int r = claim_parked(b);
+	if (r == 1) {
+		b->error = (struct error){0};
+		r = make_cold(b);
+	}
+	b->error.code = r;
+	if (b->slot) {
+		b->number = b->slot->number;
+		b->has_number = true;
+	}
+}
+
+static void rest_work(void *arg)
+{
+	struct slot_rest *rest = arg;
+	slot_rest_close(rest);
+}
+
+/* What a create has left open is closed behind it. */
+static void close_rest(struct box *b)
+{
+	struct slot_rest *rest = b->slot->rest.n ? malloc(sizeof(*rest)) : NULL;
+	if (!rest)
+		return; /* the end of the slot closes them */
+	*rest = b->slot->rest;
+	if (workq_push(b->backend->cleaners, b->backend->loop, rest_work, free, rest) < 0)
+		free(rest);
+	else
+		b->slot->rest.n = 0;
+}
+
+static void create_done(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	if (b->cancelled) {
+		box_release(b);
+		return;
+	}
+	if (b->error.code < 0) {
+		struct error copy = b->error;
+		box_fail(b, &copy);
+		return;
+	}
+	box_set_state(b, BOX_STARTING);
+	close_rest(b);
+	if (box_watch(b, &err) < 0 || loop_timer_in(b->timer, BOX_CLAIM_SECONDS * NS_PER_S) < 0)
+		box_fail(b, &err);
+}
+
+/* The way of most creates: a slot that needs nothing but its claim is claimed here and now, without the two wake-ups of a worker. 1: there is none. */
+static int claim_dressed(struct box *b)
+{
+	struct error err = {0};
+	const struct box_spec *spec = &b->order.claim.spec;
+	struct backend *backend = b->backend;
+	struct slot *s = slot_is_usual(backend->host, spec) ? pool_take_dressed(backend->pool, spec) : NULL;
+	if (!s)
+		return 1;
+	if (slot_claim_dressed(backend->host, s, &b->order.claim, &err) < 0) {
+		backend_discard(backend, s);
+		return 1;
+	}
+	b->slot = s;
+	b->number = s->number;
+	b->has_number = b->warm = true;
+	box_set_state(b, BOX_STARTING);
+	int r = box_watch(b, &err);
+	if (r == 0)
+		r = loop_timer_in(b->timer, BOX_CLAIM_SECONDS * NS_PER_S);
+	if (r < 0) {
+		b->reported = true; /* by box_create() */
+		box_release(b);
+	}
+	return r;
+}
+
+struct box *box_create(struct backend *backend, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
+{
+	struct box *b = box_new(backend, spec->id, ops, arg);
+	int r = b ? order_init(&b->order, spec) : -ENOMEM;
+	if (r == 0) {
+		order_identity(&b->order);
+		b->internet = spec->internet;
+		b->state = BOX_MAKING;
+		r = claim_dressed(b);
+		if (r == 0)
+			return b;
+		if (r < 0) {
+			error_set(err, r, 500, "sandbox: %s", strerror(-r));
+			return NULL;
+		}
+		r = workq_push(backend->workers, backend->loop, create_work, create_done, b);
+	}
+	if (r < 0) {
+		if (b)
+			box_free(b);
+		error_set(err, r, r == -EAGAIN ? 503 : 500, "sandbox: %s", strerror(-r));
+		return NULL;
+	}
+	return b;
+}
