@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from conftest import serving
 from matrix.calls import REFUSED, names
 from matrix.clients import CLIENTS
 from matrix.page import PAGE, render, split
@@ -37,6 +38,12 @@ def complaint(call, result, detail):
     if result == "ok" and call in REFUSED:
         return f"{call}: works, but the table says that it is refused"
     return None
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(templates=("base", "code-interpreter-v1")) as s:
+        yield s
 
 
 @pytest.fixture(scope="session")

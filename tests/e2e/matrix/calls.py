@@ -182,7 +182,7 @@ REFUSED = {
     "replace the network policy": r"network is not implemented",
 }
 
-SUITES = {"sdk": SDK, "cli": CLI, "cube": CUBE}
+SUITES = {"sdk": SDK, "code": CODE, "cli": CLI, "cube": CUBE}
 
 
 def names(suite):
