@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -299,6 +300,8 @@ static int listen_on(uint16_t port)
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	/* Who connects before the program could ask for it would else have Nagle's algorithm, and 40 ms of delay in each small answer, for the life of the connection. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&any, sizeof(any)) < 0 || listen(fd, SERVICE_BACKLOG) < 0)
 		return -errno;
 	return steal_fd(&fd);

@@ -15,6 +15,7 @@ import fcntl, json, os, socket, sys
 s = socket.socket(fileno=3)
 me = dict(pid=os.getpid(), sid=os.getsid(0), cwd=os.getcwd(), env=dict(os.environ), accepts=s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN),
     blocking=not fcntl.fcntl(3, fcntl.F_GETFL) & os.O_NONBLOCK, descriptors=sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
+    undelayed=s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
     stdin=os.readlink("/proc/self/fd/0"), umask=os.umask(0o22))
 while True:
     c, _ = s.accept()
@@ -78,7 +79,7 @@ class Case(unittest.TestCase):
         for name in ("PATH", "HOME", "USER", "LOGNAME", "A"):
             self.assertEqual(me["env"][name], command[name])
         self.assertEqual((me["env"]["LISTEN_FDS"], me["env"]["LISTEN_PID"]), ("1", str(me["pid"])))
-        self.assertEqual((me["sid"], me["cwd"], me["accepts"], me["blocking"], me["umask"]), (me["pid"], "/root", 1, True, 0o22))
+        self.assertEqual((me["sid"], me["cwd"], me["accepts"], me["blocking"], me["umask"], me["undelayed"]), (me["pid"], "/root", 1, True, 0o22, 1))
         self.assertEqual((me["descriptors"], me["stdin"]), ([0, 1, 2, 3], "/dev/null"))
         (it,) = self.services()
         self.assertEqual({k: it[k] for k in ("name", "user", "port", "state", "pid", "starts", "output")},
