@@ -82,6 +82,8 @@ const struct recipe recipe_interpreter_files = {
 		"enter\n"
 		"tar -xf $files -C $root --no-same-owner --no-overwrite-dir\n"
 		"chroot $root python3 -m compileall -q /usr/lib/cubicle/python\n"
+		/* Where pip puts what the user installs: Python looks there only when it is there as it starts. */
+		"chroot --userspec=1000:1000 $root mkdir -p /home/user/.local/lib/python3.11/site-packages\n"
 		"leave\n"
 		"seal\n",
 };

@@ -242,11 +242,13 @@ static void check_done(struct execution *x)
 {
 	if (x->phase != EXECUTION_CODE || !x->replied)
 		return;
+	/* Also when nobody listens any more: after an error or an interrupt IRkernel refuses what arrives before it
+	 * is idle. */
+	if (!x->idle) {
+		patience_start(&x->patience, IDLE_TIME);
+		return;
+	}
 	if (!x->gone) {
-		if (!x->idle) {
-			patience_start(&x->patience, IDLE_TIME);
-			return;
-		}
 		while (x->late && output_idle(&x->output))
 			put_late(x);
 		if (x->late || !output_idle(&x->output))
@@ -355,8 +357,6 @@ static void on_published(struct execution *x, const struct wire_message *m, stru
 	} else if (str_is(m->type, "error")) {
 		x->failed = true;
 		result_error(&e, m->content);
-	} else if (str_is(m->type, "status")) {
-		x->idle |= str_is(jsontext_inner(jsontext_get(m->content, "execution_state")), "idle");
 	}
 	if (e.n)
 		put(x, &e);
@@ -375,10 +375,14 @@ void execution_message(
 	} else if (from == KERNEL_IOPUB && x->phase == EXECUTION_CODE) {
 		bool begins = !x->begun && str_is(m->type, "execute_input");
 		x->begun |= begins;
+		x->idle |= str_is(m->type, "status") &&
+			str_is(jsontext_inner(jsontext_get(m->content, "execution_state")), "idle");
 		if (!x->gone)
 			on_published(x, m, f);
-		else if (begins)
+		else if (begins && !x->replied)
 			interrupt(x);
+		else
+			check_done(x);
 	}
 }
 
@@ -403,7 +407,7 @@ static void on_patience(void *arg)
 	struct execution *x = arg;
 	if (x->phase == EXECUTION_CODE && x->gone && !x->replied) {
 		interrupt(x);
-	} else if (x->phase == EXECUTION_CODE && !output_idle(&x->output)) {
+	} else if (x->phase == EXECUTION_CODE && !x->gone && !output_idle(&x->output)) {
 		/* It is the client that is slow; the rest of the output waits. */
 		patience_start(&x->patience, IDLE_TIME);
 	} else if (x->phase == EXECUTION_CODE) {
