@@ -117,12 +117,15 @@ def lose_a_port():
     thief = socket.socket()
     thief.bind(("127.0.0.1", WHERE["control_port"]))
     thief.listen()
+    ready, says = os.pipe()
     if os.fork() == 0:
         os.setsid()
+        os.write(says, b"x")  # it is not of the kernel's process group any more, which ends with the kernel
         for fd in (1, 2):
             os.close(fd)
         time.sleep(20)
         os._exit(0)
+    os.read(ready, 1)
     os._exit(1)
 
 
