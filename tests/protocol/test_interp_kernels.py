@@ -346,7 +346,7 @@ class Service(unittest.TestCase):
         self.assertFalse(gone(int(child)))
         second = self.start(run_dir=run_dir)
         until(lambda: gone(int(child)), "what the kernel left is gone")
-        self.assertEqual(os.listdir(run_dir), [])
+        until(lambda: os.listdir(run_dir) == [], "nothing is kept about it")
         self.assertEqual(kinds(second.run("", language="fake")), ["number_of_executions"])
         second.stop()
         self.assertEqual(os.listdir(run_dir), [])
