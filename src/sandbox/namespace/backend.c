@@ -37,13 +37,23 @@ static void check_drained(struct backend *b)
 	drained(b->drained_arg);
 }
 
+void backend_hold_drain(struct backend *b)
+{
+	__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+}
+
+void backend_let_drain(struct backend *b)
+{
+	__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+	check_drained(b);
+}
+
 static void discard_done(void *arg)
 {
 	struct discard *d = arg;
 	struct backend *b = d->backend;
 	free(d);
-	__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
-	check_drained(b);
+	backend_let_drain(b);
 }
 
 void backend_discard(struct backend *b, struct slot *s)
@@ -51,7 +61,7 @@ void backend_discard(struct backend *b, struct slot *s)
 	struct discard *d = malloc(sizeof(*d));
 	if (d) {
 		*d = (struct discard){b, s, s->number};
-		__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+		backend_hold_drain(b);
 		if (workq_push(b->cleaners, b->loop, discard_work, discard_done, d) == 0)
 			return;
 		__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
@@ -134,17 +144,14 @@ static void drain_work(void *arg)
 
 static void drain_done(void *arg)
 {
-	struct backend *b = arg;
-	__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
-	check_drained(b);
+	backend_let_drain(arg);
 }
 
 void backend_drain(struct backend *b, void (*done)(void *arg), void *arg)
 {
 	b->drained = done;
 	b->drained_arg = arg;
-	/* Counted as one more, so that `drained` waits for it. */
-	__atomic_add_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
+	backend_hold_drain(b);
 	if (workq_push(b->reapers, b->loop, drain_work, drain_done, b) < 0) {
 		pool_close(b->pool);
 		drain_done(b);

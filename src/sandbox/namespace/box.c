@@ -98,12 +98,14 @@ static void release_work(void *arg)
 static void release_done(void *arg)
 {
 	struct box *b = arg;
+	struct backend *backend = b->backend;
 	/* Nobody waits for the rest: deleting the image can take as long as the host's disk is busy. */
 	if (b->slot)
-		backend_discard(b->backend, steal_pointer(&b->slot));
+		backend_discard(backend, steal_pointer(&b->slot));
 	if (!b->reported)
 		b->ops->released(b, b->arg);
 	box_free(b);
+	backend_let_drain(backend);
 }
 
 static void hand_to_reaper(struct box *b)
@@ -118,6 +120,8 @@ static void hand_to_reaper(struct box *b)
 void box_release(struct box *b)
 {
 	box_set_state(b, BOX_RELEASING);
+	/* Also one whose create failed, which nobody waits for: the end of the backend before its slot is discarded would leave disk and cgroups behind. */
+	backend_hold_drain(b->backend);
 	stop_watching(b);
 	if (b->slot && b->slot->pidfd >= 0) {
 		slot_hold_mounts(b->slot);

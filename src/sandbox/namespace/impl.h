@@ -20,13 +20,16 @@ struct backend {
 	struct workq *cleaners; /* what is left of dead slots */
 	struct workq *slow;     /* what waits for a disk: trim, sync */
 	struct box *boxes;
-	unsigned discarding;   /* slots that a cleaner has or will get; atomic */
+	unsigned discarding;   /* slots that a cleaner has or will get, boxes that are being released, and the drain itself; atomic */
 	void (*drained)(void *arg);
 	void *drained_arg;
 };
 
 /* Has a cleaner release the slot and give its number back. From any thread. */
 void backend_discard(struct backend *b, struct slot *s);
+/* The drain waits from begin to end for one more thing. begin: from any thread; end: on the loop, may call drained(). */
+void backend_hold_drain(struct backend *b);
+void backend_let_drain(struct backend *b);
 /* Frees what is left of the boxes without touching the sandboxes (end of the backend). */
 void boxes_leave(struct backend *b);
 
