@@ -5,7 +5,21 @@ import time
 import pytest
 
 import leak
+from matrix.driving import leave
 from server import Server, wait_for
+
+STATUS = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    session.config.stash[STATUS] = exitstatus
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """Everything is told: leaves with the status of the session (absent: it never began)."""
+    leave(config.stash.get(STATUS, 2))
 
 
 @contextlib.contextmanager

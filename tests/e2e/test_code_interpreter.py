@@ -358,7 +358,7 @@ def test_case_96_a_guarded_sandbox_takes_cells_with_its_tokens(server):
 def test_pypi_clients(server, environment):
     """The pinned versions, synchronous and asynchronous."""
     python = ROOT / "build" / environment / "bin/python"
-    r = subprocess.run([python, HERE / "py/code_interpreter.py"], env={**os.environ, **server.env()}, capture_output=True, text=True, timeout=600)
+    r = subprocess.run([python, HERE / "matrix/cells.py"], env={**os.environ, **server.env()}, capture_output=True, text=True, timeout=600)
     assert r.returncode == 0, r.stdout[-2000:] + r.stderr[-4000:]
     assert r.stdout.split() == ["sync", "async"]
 

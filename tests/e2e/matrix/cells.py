@@ -5,6 +5,8 @@ import asyncio
 from e2b import NotFoundException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
+from driving import leave
+
 TEMPLATE = "code-interpreter-v1"
 PATIENT = {"timeout": 300, "request_timeout": 300}
 FAIL = "def f():\n    raise ValueError('ü')\nf()"
@@ -82,3 +84,4 @@ sync()
 print("sync", flush=True)
 asyncio.run(asynchronous())
 print("async", flush=True)
+leave()
