@@ -57,7 +57,10 @@ enum {
 	F(create, 8, BOOL, auto_pause, 0, REQUIRED)                                                          \
 	F(create, 9, BOOL, auto_resume, 0, REQUIRED)                                                         \
 	F(create, 10, MAP, metadata, 24576, REQUIRED)                                                        \
-	F(create, 11, MAP, envs, 32768, REQUIRED)
+	F(create, 11, MAP, envs, 32768, REQUIRED)                                                            \
+	F(create, 12, BOOL, auto_pause_memory, 0, REQUIRED) /* false: the pause at the deadline keeps the disk only */ \
+	F(create, 13, LIST, allow_out, 8192, OPTIONAL) /* as in `network` */                                 \
+	F(create, 14, LIST, deny_out, 8192, OPTIONAL)
 #define MSG_FIELDS_kill(F)                                                                                   \
 	F(kill, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(kill, 2, STR, request, 64, OPTIONAL)
@@ -70,6 +73,44 @@ enum {
 	F(open, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(open, 2, U64, port, 0, REQUIRED)
 #define MSG_FIELDS_reload_templates(F)
+#define MSG_FIELDS_pause(F)                  /* answered by `ok`; joins a pause under way */                 \
+	F(pause, 1, STR, sandbox, 32, REQUIRED)                                                              \
+	F(pause, 2, BOOL, memory, 0, REQUIRED)       /* false: keep the disk only */                         \
+	F(pause, 3, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_resume(F)                 /* answered by `sandbox`; joins a resume under way */           \
+	F(resume, 1, STR, sandbox, 32, REQUIRED)                                                             \
+	F(resume, 2, U64, mode, 0, REQUIRED)         /* enum resume_mode */                                  \
+	F(resume, 3, I64, timeout, 0, REQUIRED)      /* seconds; -1 = never; RESUME_TRAFFIC: not looked at */ \
+	F(resume, 4, BOOL, memory, 0, REQUIRED)      /* false: start anew from the disk also when the memory was kept */ \
+	F(resume, 5, BOOL, auto_pause, 0, OPTIONAL)  /* from now on */                                       \
+	F(resume, 6, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_make_snapshot(F)          /* answered by `snapshot` */                                    \
+	F(make_snapshot, 1, STR, sandbox, 32, REQUIRED)                                                      \
+	F(make_snapshot, 2, STR, name, 256, OPTIONAL) /* already normalised: [namespace/]name[:tag] */       \
+	F(make_snapshot, 3, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_delete_snapshot(F)        /* answered by `ok` */                                          \
+	F(delete_snapshot, 1, STR, snapshot, 32, REQUIRED)                                                   \
+	F(delete_snapshot, 2, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_fork(F)                   /* answered by `forked` */                                      \
+	F(fork, 1, STR, sandbox, 32, REQUIRED)                                                               \
+	F(fork, 2, U64, count, 0, REQUIRED)          /* 1 to 100 */                                          \
+	F(fork, 3, I64, timeout, 0, REQUIRED)        /* seconds; -1 = never */                               \
+	F(fork, 4, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_rollback(F)               /* answered by `sandbox` */                                     \
+	F(rollback, 1, STR, sandbox, 32, REQUIRED)                                                           \
+	F(rollback, 2, STR, snapshot, 32, REQUIRED)                                                          \
+	F(rollback, 3, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_network(F)                /* replaces the egress policy of a running sandbox, live; answered by `ok` */ \
+	F(network, 1, STR, sandbox, 32, REQUIRED)                                                            \
+	F(network, 2, LIST, allow_out, 8192, REQUIRED) /* IPv4 CIDRs in text, "1.2.3.4" or "1.2.3.0/24" */    \
+	F(network, 3, LIST, deny_out, 8192, REQUIRED)                                                        \
+	F(network, 4, BOOL, internet, 0, OPTIONAL)   /* allow_internet_access as given */                    \
+	F(network, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_metrics(F)                /* answered by `metrics_page` */                                \
+	F(metrics, 1, STR, sandbox, 32, OPTIONAL)    /* absent: the newest sample of every sandbox, by pages */ \
+	F(metrics, 2, I64, start, 0, REQUIRED)       /* ns, CLOCK_REALTIME, inclusive */                     \
+	F(metrics, 3, I64, end, 0, REQUIRED)                                                                 \
+	F(metrics, 4, STR, after, 32, OPTIONAL)      /* go on behind this sandbox */
 #define MSG_FIELDS_logs(F)                                                                                   \
 	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
@@ -99,7 +140,28 @@ enum {
 	F(sandbox, 20, STR, detail, 512, OPTIONAL)                                                           \
 	F(sandbox, 21, I64, ended_at, 0, OPTIONAL)                                                           \
 	F(sandbox, 22, U64, sequence, 0, REQUIRED)   /* number of the event; a gap means: subscribe again */ \
-	F(sandbox, 23, STR, launch, 8, OPTIONAL)     /* "warm" or "cold" */
+	F(sandbox, 23, STR, launch, 8, OPTIONAL)     /* "warm" or "cold" */                                 \
+	F(sandbox, 24, BOOL, auto_pause_memory, 0, REQUIRED)                                                 \
+	F(sandbox, 25, STR, resumed_from, 8, OPTIONAL) /* of its newest resume: "memory" or "disk" */       \
+	F(sandbox, 26, LIST, allow_out, 8192, OPTIONAL)                                                      \
+	F(sandbox, 27, LIST, deny_out, 8192, OPTIONAL)
+#define MSG_FIELDS_snapshot(F)                                                                               \
+	F(snapshot, 1, STR, id, 32, REQUIRED)        /* "snap-" and 20 of [a-z0-9] */                        \
+	F(snapshot, 2, STR, team, 64, REQUIRED)                                                              \
+	F(snapshot, 3, STR, name, 256, OPTIONAL)                                                             \
+	F(snapshot, 4, STR, sandbox, 32, REQUIRED)   /* what it was made of */                               \
+	F(snapshot, 5, STR, template_id, 64, REQUIRED) /* of that sandbox */                                 \
+	F(snapshot, 6, I64, created_at, 0, REQUIRED) /* ns, CLOCK_REALTIME */                                \
+	F(snapshot, 7, U64, cpu_count, 0, REQUIRED)                                                          \
+	F(snapshot, 8, U64, memory_mb, 0, REQUIRED)                                                          \
+	F(snapshot, 9, U64, disk_mb, 0, REQUIRED)                                                            \
+	F(snapshot, 10, U64, size, 0, REQUIRED)      /* bytes of its own image on disk */                    \
+	F(snapshot, 11, BOOL, gone, 0, OPTIONAL)     /* deleted */
+#define MSG_FIELDS_forked(F)                                                                                 \
+	F(forked, 1, LIST, results, 49152, REQUIRED) /* each a list: id, or "", HTTP status in decimal, message */
+#define MSG_FIELDS_metrics_page(F)                                                                           \
+	F(metrics_page, 1, STR, samples, 57344, REQUIRED) /* struct metrics_sample (node/metrics.h), one behind the other */ \
+	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* ask again: one sandbox, from behind the last sample; all, `after` the last sandbox */
 #define MSG_FIELDS_template(F)                                                                               \
 	F(template, 1, STR, id, 64, REQUIRED)                                                                \
 	F(template, 2, STR, alias, 256, OPTIONAL)                                                            \
@@ -184,10 +246,21 @@ enum {
 	M(24, open, MSG_FROM_FRONT, 0)                                                                       \
 	M(25, reload_templates, MSG_FROM_FRONT, 0)                                                           \
 	M(26, logs, MSG_FROM_FRONT, 0)                                                                       \
+	M(27, pause, MSG_FROM_FRONT, 0)                                                                      \
+	M(28, resume, MSG_FROM_FRONT, 0)                                                                     \
+	M(29, make_snapshot, MSG_FROM_FRONT, 0)                                                              \
+	M(30, delete_snapshot, MSG_FROM_FRONT, 0)                                                            \
+	M(31, fork, MSG_FROM_FRONT, 0)                                                                       \
+	M(32, rollback, MSG_FROM_FRONT, 0)                                                                   \
+	M(33, network, MSG_FROM_FRONT, 0)                                                                    \
+	M(34, metrics, MSG_FROM_FRONT, 0)                                                                    \
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
 	M(43, stream, MSG_FROM_NODE, 1)                                                                      \
+	M(44, snapshot, MSG_FROM_NODE, 0)                                                                    \
+	M(45, forked, MSG_FROM_NODE, 0)                                                                      \
+	M(46, metrics_page, MSG_FROM_NODE, 0)                                                                \
 	M(60, dns_serve, MSG_FROM_NODE, 2)                                                                   \
 	M(61, dns_policy, MSG_FROM_NODE, 0)                                                                  \
 	M(62, dns_stop, MSG_FROM_NODE, 0)                                                                    \
@@ -208,6 +281,12 @@ enum timeout_mode {
 	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */
 	TIMEOUT_CONNECT, /* connect: max(current, now + timeout) */
 	TIMEOUT_REFRESH, /* refreshes: as connect */
+};
+
+enum resume_mode {
+	RESUME_CONNECT,  /* running already: as TIMEOUT_CONNECT, 0 = unchanged; paused: now + timeout, 0 = the server's default */
+	RESUME_EXPLICIT, /* running already: 409 */
+	RESUME_TRAFFIC,  /* a request of the data plane: now + the creation timeout, at least 300 s; running already: nothing changes */
 };
 
 /* Who owns each state is said in docs/lifecycle.md; wire values, never renumbered. */
