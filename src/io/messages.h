@@ -175,6 +175,16 @@ enum {
 #define MSG_FIELDS_synced(F) F(synced, 1, U64, sequence, 0, REQUIRED) /* the snapshot is complete up to here */
 #define MSG_FIELDS_stream(F) F(stream, 1, STR, generation, 32, REQUIRED)
 
+/* What a box is started from, as the records keep it; never sent. */
+#define MSG_FIELDS_start(F)                                                                                  \
+	F(start, 1, LIST, layers, 8192, REQUIRED)    /* files relative to node/, lowest first */             \
+	F(start, 2, STR, user, 64, REQUIRED)                                                                 \
+	F(start, 3, STR, workdir, 4096, REQUIRED)    /* may be empty */                                      \
+	F(start, 4, MAP, envs, 32768, REQUIRED)      /* complete, as in the claim */                         \
+	F(start, 5, LIST, services, 4096, REQUIRED)  /* as in the claim */                                   \
+	F(start, 6, BOOL, nested_userns, 0, REQUIRED)                                                        \
+	F(start, 7, BOOL, no_setuid, 0, REQUIRED)
+
 /* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
 #define MSG_FIELDS_dns_serve(F)                                                                              \
 	F(dns_serve, 1, U64, slot, 0, REQUIRED)                                                              \
@@ -275,7 +285,8 @@ enum {
 	M(93, claimed, MSG_FROM_INIT, 0)                                                                     \
 	M(94, pong, MSG_FROM_INIT, 0)                                                                        \
 	M(95, entered, MSG_FROM_INIT, 0)                                                                     \
-	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)
+	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)                                                    \
+	M(110, start, 0, 0)
 
 enum timeout_mode {
 	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */

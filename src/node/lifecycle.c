@@ -24,15 +24,6 @@ struct live *live_new(struct node *n, struct sandbox *s)
 	return l;
 }
 
-static void forget_start(struct live *l)
-{
-	for (size_t i = 0; i < l->n_layers; i++)
-		free(l->layers[i]);
-	l->n_layers = 0;
-	buf_done(&l->envs);
-	buf_done(&l->services);
-}
-
 void live_free(struct live *l)
 {
 	struct node *n = l->node;
@@ -42,7 +33,6 @@ void live_free(struct live *l)
 	if (l->admitted)
 		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
 	loop_timer_free(l->retry);
-	forget_start(l);
 	sandbox_done(&l->s);
 	live_resolved(l);
 	free(l);
@@ -81,7 +71,7 @@ static int check_create(const struct node *n, const struct msg_create *m, struct
 }
 
 /* The variables as given, then ours, which win: what comes last in the map counts. */
-static int merge_envs(struct live *l, struct msg_map given, struct error *err)
+static int merge_envs(const struct sandbox *s, struct msg_map given, struct buf *to, struct error *err)
 {
 	struct str rest = given.raw, key, value;
 	while (msg_map_next(&rest, &key, &value)) {
@@ -89,29 +79,34 @@ static int merge_envs(struct live *l, struct msg_map given, struct error *err)
 			return error_set(err, -EINVAL, 400, "envVars: a name is empty or holds '=', or NUL bytes are in it");
 		if (str_is(key, "E2B_SANDBOX") || str_is(key, "E2B_SANDBOX_ID") || str_is(key, "E2B_TEMPLATE_ID"))
 			continue;
-		msg_map_add(&l->envs, key, value);
+		msg_map_add(to, key, value);
 	}
-	msg_map_add(&l->envs, STR("E2B_SANDBOX"), STR("true"));
-	msg_map_add(&l->envs, STR("E2B_SANDBOX_ID"), str_of(l->s.id));
-	msg_map_add(&l->envs, STR("E2B_TEMPLATE_ID"), str_of(l->s.template_id));
-	if (l->envs.failed)
+	msg_map_add(to, STR("E2B_SANDBOX"), STR("true"));
+	msg_map_add(to, STR("E2B_SANDBOX_ID"), str_of(s->id));
+	msg_map_add(to, STR("E2B_TEMPLATE_ID"), str_of(s->template_id));
+	if (to->failed)
 		return error_errno(err, -ENOMEM, "envVars");
-	if (buf_len(&l->envs) > ENVS_MAX)
+	if (buf_len(to) > ENVS_MAX)
 		return error_set(err, -EINVAL, 400, "envVars: longer than %d bytes in all", ENVS_MAX);
 	return 0;
 }
 
-/* What is needed of the template until the box is started; a reload may take the template away meanwhile. */
-static int take_template(struct live *l, const struct template *t)
+/* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
+static int fill_start(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
-	for (; l->n_layers < t->n_layers; l->n_layers++)
-		if (asprintf(&l->layers[l->n_layers], "%s/%s", l->node->directory, t->layers[l->n_layers].file) < 0)
-			return -ENOMEM;
-	memcpy(l->user, t->user, sizeof(l->user));
-	memcpy(l->workdir, t->workdir, sizeof(l->workdir));
-	l->nested_userns = t->nested_userns;
-	l->no_setuid = t->no_setuid;
-	return template_encode_services(t, &l->services);
+	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT;
+	int r = merge_envs(s, envs, &all, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < t->n_layers; i++)
+		msg_list_add(&layers, str_of(t->layers[i].file));
+	if (layers.failed || template_encode_services(t, &services) < 0)
+		return error_errno(err, -ENOMEM, "create");
+	struct msg_start m = {
+		.layers = {buf_str(&layers)}, .user = str_of(t->user), .workdir = str_of(t->workdir), .envs = {buf_str(&all)},
+		.services = {buf_str(&services)}, .nested_userns = t->nested_userns, .no_setuid = t->no_setuid,
+	};
+	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
 static int fill_sandbox(const struct node *n, const struct msg_create *m, const struct template *t, struct sandbox *s, struct error *err)
@@ -123,6 +118,7 @@ static int fill_sandbox(const struct node *n, const struct msg_create *m, const 
 		.memory_mb = t->memory_mb ? t->memory_mb : (uint32_t)o->sandbox_memory,
 		.disk_mb = t->disk_mb ? t->disk_mb : (uint32_t)o->sandbox_disk,
 		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
+		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory, .timeout = m->timeout,
 	};
 	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
 	if (!sandbox_copy(s->team, sizeof(s->team), m->team))
@@ -134,7 +130,9 @@ static int fill_sandbox(const struct node *n, const struct msg_create *m, const 
 	while (map_get(&n->live, str_of(s->id)));
 	sandbox_new_generation(s->generation);
 	sandbox_derive_tokens(s, n->key);
-	return buf_add_str(&s->metadata, m->metadata.raw) < 0 ? error_errno(err, -ENOMEM, "metadata") : 0;
+	if (buf_add_str(&s->metadata, m->metadata.raw) < 0 || buf_add_str(&s->allow_out, m->allow_out.raw) < 0 || buf_add_str(&s->deny_out, m->deny_out.raw) < 0)
+		return error_errno(err, -ENOMEM, "create");
+	return fill_start(s, t, m->envs, err);
 }
 
 /* The create came to nothing, and nothing of it is left: the record goes too, then the client is told. */
@@ -165,22 +163,48 @@ static void create_failed(struct live *l, const struct error *err)
 	records_forget(l->node->records, &l->s, create_forgotten, f);
 }
 
-static void start_box(struct live *l)
+/* Paths of the layers in one block of memory, which is returned; NULL with *err. */
+static char *layer_paths(const struct node *n, struct msg_list layers, struct box_spec *spec, struct error *err)
 {
-	struct error why = {0};
+	cleanup_buf struct buf all = BUF_INIT;
+	size_t at[BOX_MAX_LAYERS];
+	struct str rest = layers.raw, file;
+	while (msg_list_next(&rest, &file)) {
+		if (spec->n_layers == BOX_MAX_LAYERS) {
+			error_set(err, -E2BIG, 500, "the sandbox has more than %d layers", BOX_MAX_LAYERS);
+			return NULL;
+		}
+		at[spec->n_layers++] = buf_len(&all);
+		buf_addf(&all, "%s/%.*s", n->directory, STR_FMT(file));
+		buf_add(&all, "", 1);
+	}
+	char *paths = all.failed ? NULL : malloc(buf_len(&all) + 1);
+	if (!paths) {
+		error_errno(err, -ENOMEM, "layers");
+		return NULL;
+	}
+	memcpy(paths, buf_str(&all).p, buf_len(&all));
+	for (size_t i = 0; i < spec->n_layers; i++)
+		spec->layers[i] = paths + at[i];
+	return paths;
+}
+
+struct box *live_start_box(struct live *l, const char *disk, struct error *err)
+{
+	const struct sandbox *s = &l->s;
+	struct msg_start start;
+	if (sandbox_start(s, &start) < 0) {
+		error_set(err, -EPROTO, 500, "the record of how to start the sandbox is damaged");
+		return NULL;
+	}
 	struct box_spec spec = {
-		.id = str_of(l->s.id), .template_id = str_of(l->s.template_id), .n_layers = l->n_layers, .cpu_count = l->s.cpu_count,
-		.memory_mb = l->s.memory_mb, .disk_mb = l->s.disk_mb, .pids = (uint32_t)l->node->options->sandbox_pids,
-		.envs = {buf_str(&l->envs)}, .token = str_of(l->s.envd_token), .user = str_of(l->user), .workdir = str_of(l->workdir),
-		.internet = !l->s.has_internet || l->s.internet, .nested_userns = l->nested_userns, .no_setuid = l->no_setuid,
-		.services = {buf_str(&l->services)},
+		.id = str_of(s->id), .template_id = str_of(s->template_id), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
+		.pids = (uint32_t)l->node->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
+		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
+		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .disk = disk,
 	};
-	for (size_t i = 0; i < l->n_layers; i++)
-		spec.layers[i] = l->layers[i];
-	l->box = box_create(l->node->backend, &spec, &live_box_ops, l, &why);
-	forget_start(l);
-	if (!l->box)
-		create_failed(l, &why);
+	cleanup_free char *paths = layer_paths(l->node, start.layers, &spec, err);
+	return paths ? box_create(l->node->backend, &spec, &live_box_ops, l, err) : NULL;
 }
 
 /* Checked, admitted and in the map; NULL with *err set. */
@@ -206,17 +230,12 @@ static struct live *prepare_create(struct node *n, const struct msg_create *m, s
 			error_errno(err, -ENOMEM, "create");
 		return NULL;
 	}
-	r = merge_envs(l, m->envs, err);
-	if (r == 0 && (r = take_template(l, t)) < 0)
-		error_errno(err, r, "create");
-	if (r == 0)
-		r = admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err);
+	r = admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err);
 	if (r < 0) {
 		live_free(l);
 		return NULL;
 	}
 	l->admitted = true;
-	l->timeout = m->timeout;
 	return l;
 }
 
@@ -235,7 +254,9 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	/* Nobody waits for the intent: what a crash leaves of a create that no record names is swept like one whose record says creating. When the store is
 	 * broken, the record that the answer waits for fails too. */
 	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
-	start_box(l);
+	l->box = live_start_box(l, NULL, &err);
+	if (!l->box)
+		create_failed(l, &err);
 }
 
 void live_watch(struct live *l, bool adopted)
@@ -286,7 +307,7 @@ static void on_created(struct live *l, const struct box_handle *h, const struct 
 		return;
 	l->s.handle = *h;
 	l->s.started_at = l->node->host->realtime(l->node->host->arg);
-	if (live_set_deadline(l, l->timeout) < 0) {
+	if (live_set_deadline(l, l->s.timeout) < 0) {
 		live_end(l, "crashed", "no memory for its deadline");
 		return;
 	}

@@ -79,18 +79,11 @@ struct live {
 	struct box *box;          /* NULL before start and after release */
 	struct request *create;   /* waits for running */
 	struct request *kills;    /* wait for gone */
-	struct buf envs;          /* complete, until the box is started */
 	struct deadline deadline;
 	struct disk_entry disk;
 	struct loop_timer *retry; /* of the last record, while the store fails */
 	struct loop_timer *patience; /* with its init, at adoption */
 	char request[65];         /* the create's, for the logs */
-	char user[33], workdir[1024]; /* of the template, until the box is started */
-	char *layers[BOX_MAX_LAYERS]; /* owned, until the box is started */
-	size_t n_layers;
-	bool nested_userns, no_setuid;
-	struct buf services;          /* of the template, until the box is started */
-	int64_t timeout;          /* seconds; -1 = never */
 	bool adopting;            /* recorded by an earlier node, not yet found */
 	bool unresolved;          /* `ready` waits for it */
 	bool admitted;
@@ -140,6 +133,8 @@ struct node {
 /* lifecycle.c */
 void live_create(struct node *n, struct request *r, const struct msg_create *m);
 void live_kill(struct node *n, struct request *r, const struct msg_kill *m);
+/* A box of what the sandbox's record says, with a new disk or (`disk`: a path) a saved one; live_box_ops follow. NULL with *err. */
+struct box *live_start_box(struct live *l, const char *disk, struct error *err);
 /* Takes the sandbox down for a reason; joins a kill that is under way. */
 void live_end(struct live *l, const char *reason, const char *detail);
 struct live *live_find(struct node *n, struct str id);

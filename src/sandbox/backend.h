@@ -16,14 +16,16 @@ struct loop;
 struct box;
 struct backend;
 
-enum { BOX_MAX_LAYERS = 12 };
+enum { BOX_MAX_LAYERS = 20 }; /* a template's 12, and 8 of snapshots */
 
 /* What to start. Views and pointers need to live only during the call. */
 struct box_spec {
 	struct str id;                     /* sandbox id */
 	struct str template_id;
-	const char *layers[BOX_MAX_LAYERS]; /* paths of EROFS images, lowest first */
+	const char *layers[BOX_MAX_LAYERS]; /* paths of images, lowest first: EROFS, or (name ends in .img) the writable disk of another sandbox, whose upper it is */
 	size_t n_layers;
+	const char *disk;                  /* path of a saved disk that it takes over as its writable one; NULL = a new one */
+	struct msg_list allow_out, deny_out; /* network policy beside `internet`; empty = nothing */
 	uint32_t cpu_count, memory_mb, disk_mb, pids;
 	struct msg_map envs;               /* user and system variables, complete */
 	struct str token;                  /* envd access token; empty = open */

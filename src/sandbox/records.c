@@ -20,7 +20,20 @@ static const char *const migrations[] = {
 	" id TEXT PRIMARY KEY, team TEXT NOT NULL, template_id TEXT NOT NULL, alias TEXT NOT NULL,"
 	" started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL, reason TEXT NOT NULL, detail TEXT NOT NULL) STRICT;"
 	"CREATE INDEX ends_by_time ON ends (ended_at, id)",
+	"ALTER TABLE sandboxes ADD COLUMN auto_pause_memory INTEGER NOT NULL DEFAULT 1;"
+	"ALTER TABLE sandboxes ADD COLUMN memory_kept INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE sandboxes ADD COLUMN timeout INTEGER NOT NULL DEFAULT 300;"
+	"ALTER TABLE sandboxes ADD COLUMN image TEXT NOT NULL DEFAULT '';"
+	"ALTER TABLE sandboxes ADD COLUMN resumed_from TEXT NOT NULL DEFAULT '';"
+	"ALTER TABLE sandboxes ADD COLUMN allow_out BLOB NOT NULL DEFAULT x'';"
+	"ALTER TABLE sandboxes ADD COLUMN deny_out BLOB NOT NULL DEFAULT x'';"
+	"ALTER TABLE sandboxes ADD COLUMN start BLOB NOT NULL DEFAULT x'';"
+	"CREATE TABLE snapshots ("
+	" id TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, sandbox TEXT NOT NULL, template_id TEXT NOT NULL, created_at INTEGER NOT NULL,"
+	" cpu_count INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, image TEXT NOT NULL, size INTEGER NOT NULL, start BLOB NOT NULL) STRICT",
 };
+
+_Static_assert(ARRAY_SIZE(migrations) == RECORDS_VERSION, "a migration for each version");
 
 enum op_kind { OP_PUT, OP_FORGET, OP_END, OP_PRUNE };
 
@@ -50,7 +63,7 @@ struct records {
 
 /* The rows */
 
-/* What changes in a sandbox's life: values 1 to 11 of both statements below. */
+/* What changes in a sandbox's life: values 1 to 18 of both statements below. */
 static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_state state)
 {
 	stmt_text(q, 1, str_of(s->id));
@@ -64,6 +77,13 @@ static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_
 	stmt_text(q, 9, str_of(s->handle.text));
 	stmt_text(q, 10, str_of(s->reason));
 	stmt_text(q, 11, str_of(s->detail));
+	stmt_i64(q, 12, s->memory_kept);
+	stmt_text(q, 13, str_of(s->image));
+	stmt_text(q, 14, str_of(s->resumed_from));
+	stmt_i64(q, 15, s->auto_pause);
+	stmt_blob(q, 16, buf_str(&s->allow_out));
+	stmt_blob(q, 17, buf_str(&s->deny_out));
+	stmt_blob(q, 18, buf_str(&s->start));
 }
 
 /* 1 = there was a row, 0 = there is none. */
@@ -71,7 +91,8 @@ static int update_row(struct store *st, const struct sandbox *s, enum sandbox_st
 {
 	cleanup_stmt struct stmt *q = store_prepare(st,
 		"UPDATE sandboxes SET state = ?2, boot_id = ?3, started_at = ?4, end_at = ?5, deadline = ?6, generation = ?7, launch = ?8, handle = ?9,"
-		" reason = ?10, detail = ?11 WHERE id = ?1", err);
+		" reason = ?10, detail = ?11, memory_kept = ?12, image = ?13, resumed_from = ?14, auto_pause = ?15, allow_out = ?16, deny_out = ?17, start = ?18"
+		" WHERE id = ?1", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
@@ -85,27 +106,30 @@ static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state
 	if (r != 0)
 		return r < 0 ? r : 0;
 	cleanup_stmt struct stmt *q = store_prepare(st,
-		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, team, template_id,"
-		" alias, cpu_count, memory_mb, disk_mb, secure, public_traffic, internet, auto_pause, auto_resume, metadata)"
-		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)", err);
+		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, memory_kept, image,"
+		" resumed_from, auto_pause, allow_out, deny_out, start, team, template_id, alias, cpu_count, memory_mb, disk_mb, secure, public_traffic, internet,"
+		" auto_resume, auto_pause_memory, timeout, metadata)"
+		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
+		" ?29, ?30, ?31)", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
-	stmt_text(q, 12, str_of(s->team));
-	stmt_text(q, 13, str_of(s->template_id));
-	stmt_text(q, 14, str_of(s->alias));
-	stmt_i64(q, 15, s->cpu_count);
-	stmt_i64(q, 16, s->memory_mb);
-	stmt_i64(q, 17, s->disk_mb);
-	stmt_i64(q, 18, s->secure);
-	stmt_i64(q, 19, s->public_traffic);
+	stmt_text(q, 19, str_of(s->team));
+	stmt_text(q, 20, str_of(s->template_id));
+	stmt_text(q, 21, str_of(s->alias));
+	stmt_i64(q, 22, s->cpu_count);
+	stmt_i64(q, 23, s->memory_mb);
+	stmt_i64(q, 24, s->disk_mb);
+	stmt_i64(q, 25, s->secure);
+	stmt_i64(q, 26, s->public_traffic);
 	if (s->has_internet)
-		stmt_i64(q, 20, s->internet);
+		stmt_i64(q, 27, s->internet);
 	else
-		stmt_null(q, 20);
-	stmt_i64(q, 21, s->auto_pause);
-	stmt_i64(q, 22, s->auto_resume);
-	stmt_blob(q, 23, buf_str(&s->metadata));
+		stmt_null(q, 27);
+	stmt_i64(q, 28, s->auto_resume);
+	stmt_i64(q, 29, s->auto_pause_memory);
+	stmt_i64(q, 30, s->timeout);
+	stmt_blob(q, 31, buf_str(&s->metadata));
 	return stmt_step(q, err);
 }
 
@@ -330,33 +354,33 @@ static struct op *op_new(enum op_kind kind, enum store_sync sync, records_fn *fn
 	return op;
 }
 
-static void copy_sandbox(struct op *op, const struct sandbox *s, bool with_metadata)
+/* What an end or a forgotten create needs of it. */
+static void copy_plain(struct op *op, const struct sandbox *s)
 {
 	op->s = *s;
-	op->s.metadata = BUF_INIT;
-	if (with_metadata && buf_add_str(&op->s.metadata, buf_str(&s->metadata)) < 0)
-		abort();
+	op->s.metadata = op->s.allow_out = op->s.deny_out = op->s.start = BUF_INIT;
 }
 
 void records_put(struct records *r, const struct sandbox *s, enum sandbox_state state, enum store_sync sync, records_fn *fn, void *arg)
 {
 	struct op *op = op_new(OP_PUT, sync, fn, arg);
 	op->state = state;
-	copy_sandbox(op, s, true);
+	if (sandbox_clone(&op->s, s) < 0)
+		abort();
 	push(r, op);
 }
 
 void records_forget(struct records *r, const struct sandbox *s, records_fn *fn, void *arg)
 {
 	struct op *op = op_new(OP_FORGET, STORE_NORMAL, fn, arg);
-	copy_sandbox(op, s, false);
+	copy_plain(op, s);
 	push(r, op);
 }
 
 void records_end(struct records *r, const struct sandbox *s, records_fn *fn, void *arg)
 {
 	struct op *op = op_new(OP_END, STORE_FULL, fn, arg);
-	copy_sandbox(op, s, false);
+	copy_plain(op, s);
 	push(r, op);
 }
 
@@ -412,11 +436,18 @@ static void take(struct stmt *q, int column, char *to, size_t size)
 	sandbox_copy(to, size, stmt_get_str(q, column));
 }
 
+static void take_bytes(struct stmt *q, int column, struct buf *to)
+{
+	if (buf_add_str(to, stmt_get_str(q, column)) < 0)
+		abort();
+}
+
 int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), void *arg, struct error *err)
 {
 	cleanup_stmt struct stmt *q = store_prepare(r->reader,
 		"SELECT id, state, team, template_id, alias, boot_id, started_at, end_at, deadline, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
-		" internet, auto_pause, auto_resume, metadata, generation, launch, handle, reason, detail FROM sandboxes", err);
+		" internet, auto_pause, auto_resume, metadata, generation, launch, handle, reason, detail, auto_pause_memory, memory_kept, timeout, image,"
+		" resumed_from, allow_out, deny_out, start FROM sandboxes", err);
 	if (!q)
 		return -EIO;
 	int e;
@@ -439,13 +470,20 @@ int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), vo
 		s.internet = stmt_get_i64(q, 14);
 		s.auto_pause = stmt_get_i64(q, 15);
 		s.auto_resume = stmt_get_i64(q, 16);
-		if (buf_add_str(&s.metadata, stmt_get_str(q, 17)) < 0)
-			return error_errno(err, -ENOMEM, "records");
+		take_bytes(q, 17, &s.metadata);
 		take(q, 18, s.generation, sizeof(s.generation));
 		take(q, 19, s.launch, sizeof(s.launch));
 		take(q, 20, s.handle.text, sizeof(s.handle.text));
 		take(q, 21, s.reason, sizeof(s.reason));
 		take(q, 22, s.detail, sizeof(s.detail));
+		s.auto_pause_memory = stmt_get_i64(q, 23);
+		s.memory_kept = stmt_get_i64(q, 24);
+		s.timeout = stmt_get_i64(q, 25);
+		take(q, 26, s.image, sizeof(s.image));
+		take(q, 27, s.resumed_from, sizeof(s.resumed_from));
+		take_bytes(q, 28, &s.allow_out);
+		take_bytes(q, 29, &s.deny_out);
+		take_bytes(q, 30, &s.start);
 		fn(&s, arg);
 	}
 	return e;

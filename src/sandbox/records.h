@@ -9,6 +9,8 @@
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
+enum { RECORDS_VERSION = 2 }; /* of the schema */
+
 struct records;
 
 /* Called in the loop's thread after the commit (err NULL), or when it failed (nothing of this write is in the file). */

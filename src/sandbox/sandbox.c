@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/random.h"
 
+#include <errno.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
@@ -13,6 +14,30 @@ static const char id_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
 void sandbox_done(struct sandbox *s)
 {
 	buf_done(&s->metadata);
+	buf_done(&s->allow_out);
+	buf_done(&s->deny_out);
+	buf_done(&s->start);
+}
+
+int sandbox_clone(struct sandbox *to, const struct sandbox *s)
+{
+	*to = *s;
+	to->metadata = to->allow_out = to->deny_out = to->start = BUF_INIT;
+	if (buf_add_str(&to->metadata, buf_str(&s->metadata)) == 0 && buf_add_str(&to->allow_out, buf_str(&s->allow_out)) == 0 &&
+		buf_add_str(&to->deny_out, buf_str(&s->deny_out)) == 0 && buf_add_str(&to->start, buf_str(&s->start)) == 0)
+		return 0;
+	sandbox_done(to);
+	return -ENOMEM;
+}
+
+int sandbox_start(const struct sandbox *s, struct msg_start *ret)
+{
+	union msg_any any;
+	struct msg_header header;
+	if (msg_decode(buf_str(&s->start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
+		return -EPROTO;
+	*ret = any.start;
+	return 0;
 }
 
 bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to)

@@ -38,7 +38,14 @@ struct sandbox {
 	bool public_traffic;      /* false: the other ports want a token */
 	bool has_internet, internet; /* allow_internet_access as given */
 	bool auto_pause, auto_resume;
+	bool auto_pause_memory;   /* false: the pause at the deadline keeps the disk only */
+	bool memory_kept;         /* paused: its processes are frozen; false: only `image` is there */
+	int64_t timeout;          /* seconds, of the create; -1 = never */
+	char image[64];           /* paused without memory: its disk, relative to node/; "" = none */
+	char resumed_from[9];     /* of the newest resume: "memory", "disk"; "" = none */
 	struct buf metadata;      /* raw msg_map, owned */
+	struct buf allow_out, deny_out; /* network policy: raw msg_list, owned */
+	struct buf start;         /* what its box is started from: an encoded message `start`, owned */
 	char generation[SANDBOX_GENERATION + 1];
 	char envd_token[SANDBOX_TOKEN + 1], traffic_token[SANDBOX_TOKEN + 1]; /* derived, not recorded; "" = none */
 	char reason[33];          /* why it ends, from the intent on */
@@ -49,6 +56,10 @@ struct sandbox {
 
 /* Frees what it owns, not *s. */
 void sandbox_done(struct sandbox *s);
+/* A copy that owns what it holds; *to need not be initialised. 0 or -ENOMEM (then *to owns nothing). */
+int sandbox_clone(struct sandbox *to, const struct sandbox *s);
+/* What its box is started from; views into s->start. 0, or -EPROTO for a damaged record. */
+int sandbox_start(const struct sandbox *s, struct msg_start *ret);
 
 /* The one place that changes the state; an illegal transition is a mistake in the program and aborts. */
 void sandbox_set_state(struct sandbox *s, enum sandbox_state to);

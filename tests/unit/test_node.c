@@ -303,11 +303,11 @@ static const struct event *last_event(const char *id)
 
 static int64_t rows(const char *sql)
 {
-	static const char *const one[] = {""};
+	static const char *const versions[RECORDS_VERSION] = {""};
 	char path[128];
 	struct store *s = NULL;
 	snprintf(path, sizeof(path), "%s/node.db", dir);
-	assert_int_equal(store_open(path, STORE_READER, one, 1, &s, NULL), 0);
+	assert_int_equal(store_open(path, STORE_READER, versions, RECORDS_VERSION, &s, NULL), 0);
 	struct stmt *q = store_prepare(s, sql, NULL);
 	assert_non_null(q);
 	assert_int_equal(stmt_step(q, NULL), 1);
@@ -1072,7 +1072,7 @@ static void a_silent_init_does_not_hold_up_the_node(void **state)
 
 static void records_nobody_understands_are_resolved(void **state)
 {
-	static const char *const one[] = {""};
+	static const char *const versions[RECORDS_VERSION] = {""};
 	char path[128];
 	create();
 	create();
@@ -1080,7 +1080,7 @@ static void records_nobody_understands_are_resolved(void **state)
 	leave();
 	struct store *s = NULL;
 	snprintf(path, sizeof(path), "%s/node.db", dir);
-	assert_int_equal(store_open(path, 0, one, 1, &s, NULL), 0);
+	assert_int_equal(store_open(path, 0, versions, RECORDS_VERSION, &s, NULL), 0);
 	assert_int_equal(store_exec(s, "UPDATE sandboxes SET handle = 'from the future' WHERE rowid = 1", NULL), 0);
 	assert_int_equal(store_exec(s, "UPDATE sandboxes SET state = 99 WHERE rowid = 2", NULL), 0);
 	store_free(s);
