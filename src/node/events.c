@@ -37,6 +37,7 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	set_text(&m.envd_token, &m.present, MSG_TAG_sandbox_envd_token, s->envd_token);
 	set_text(&m.traffic_token, &m.present, MSG_TAG_sandbox_traffic_token, s->traffic_token);
 	set_text(&m.launch, &m.present, MSG_TAG_sandbox_launch, s->launch);
+	set_text(&m.origin, &m.present, MSG_TAG_sandbox_origin, s->origin);
 	if (s->has_internet)
 		msg_set(&m, sandbox, internet, s->internet);
 	if (s->state == SANDBOX_GONE || s->state == SANDBOX_KILLING) {

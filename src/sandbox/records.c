@@ -28,6 +28,7 @@ static const char *const migrations[] = {
 	"ALTER TABLE sandboxes ADD COLUMN allow_out BLOB NOT NULL DEFAULT x'';"
 	"ALTER TABLE sandboxes ADD COLUMN deny_out BLOB NOT NULL DEFAULT x'';"
 	"ALTER TABLE sandboxes ADD COLUMN start BLOB NOT NULL DEFAULT x'';"
+	"ALTER TABLE sandboxes ADD COLUMN origin TEXT NOT NULL DEFAULT '';"
 	"CREATE TABLE snapshots ("
 	" id TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, sandbox TEXT NOT NULL, template_id TEXT NOT NULL, created_at INTEGER NOT NULL,"
 	" cpu_count INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, image TEXT NOT NULL, size INTEGER NOT NULL, start BLOB NOT NULL) STRICT",
@@ -108,9 +109,9 @@ static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state
 	cleanup_stmt struct stmt *q = store_prepare(st,
 		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, memory_kept, image,"
 		" resumed_from, auto_pause, allow_out, deny_out, start, team, template_id, alias, cpu_count, memory_mb, disk_mb, secure, public_traffic, internet,"
-		" auto_resume, auto_pause_memory, timeout, metadata)"
+		" auto_resume, auto_pause_memory, timeout, metadata, origin)"
 		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
-		" ?29, ?30, ?31)", err);
+		" ?29, ?30, ?31, ?32)", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
@@ -130,6 +131,7 @@ static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state
 	stmt_i64(q, 29, s->auto_pause_memory);
 	stmt_i64(q, 30, s->timeout);
 	stmt_blob(q, 31, buf_str(&s->metadata));
+	stmt_text(q, 32, str_of(s->origin));
 	return stmt_step(q, err);
 }
 
@@ -447,7 +449,7 @@ int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), vo
 	cleanup_stmt struct stmt *q = store_prepare(r->reader,
 		"SELECT id, state, team, template_id, alias, boot_id, started_at, end_at, deadline, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
 		" internet, auto_pause, auto_resume, metadata, generation, launch, handle, reason, detail, auto_pause_memory, memory_kept, timeout, image,"
-		" resumed_from, allow_out, deny_out, start FROM sandboxes", err);
+		" resumed_from, allow_out, deny_out, start, origin FROM sandboxes", err);
 	if (!q)
 		return -EIO;
 	int e;
@@ -484,6 +486,7 @@ int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), vo
 		take_bytes(q, 28, &s.allow_out);
 		take_bytes(q, 29, &s.deny_out);
 		take_bytes(q, 30, &s.start);
+		take(q, 31, s.origin, sizeof(s.origin));
 		fn(&s, arg);
 	}
 	return e;

@@ -42,6 +42,7 @@ struct sandbox {
 	bool memory_kept;         /* paused: its processes are frozen; false: only `image` is there */
 	int64_t timeout;          /* seconds, of the create; -1 = never */
 	char image[64];           /* paused without memory: its disk, relative to node/; "" = none */
+	char origin[33];          /* the sandbox it is a fork of, or the snapshot it was made from; "" = made from a template */
 	char resumed_from[9];     /* of the newest resume: "memory", "disk"; "" = none */
 	struct buf metadata;      /* raw msg_map, owned */
 	struct buf allow_out, deny_out; /* network policy: raw msg_list, owned */
