@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static const char *const migrations[] = {keys_schema};
+static const char *const migrations[] = {keys_schema, teams_schema};
 
 struct flush {
 	struct api *api;
@@ -62,6 +62,10 @@ int api_new(const struct api_config *c, struct api **ret, struct error *err)
 	int r = store_open(path, 0, migrations, ARRAY_SIZE(migrations), &a->store, err);
 	if (r == 0)
 		r = keys_new(a->store, &a->keys, err);
+	if (r == 0)
+		r = teams_new(a->store, &a->teams, err);
+	if (r == 0 && !(a->quota = quota_new(a->teams, c->index, c->options)))
+		r = error_errno(err, -ENOMEM, "quota");
 	if (r == 0 && (!(a->timer = loop_timer_new(c->loop, on_timer, a)) || loop_timer_in(a->timer, KEY_USE_SECONDS * NS_PER_S) < 0))
 		r = error_errno(err, -ENOMEM, "api");
 	if (r < 0) {
@@ -84,6 +88,8 @@ void api_free(struct api *a)
 	struct error err = {0};
 	if (uses && key_uses_store(a->store, uses, &err) < 0)
 		log_warn("the last use of keys is not recorded: %s", err.message);
+	quota_free(a->quota);
+	teams_free(a->teams);
 	keys_free(a->keys);
 	store_free(a->store);
 	free(a);
@@ -101,13 +107,18 @@ int api_first_key(struct api *a, const struct msg_first_key *m, struct error *er
 	key_make(secret, &key); /* for its id and time; hash and hint are the message's */
 	explicit_bzero(secret, sizeof(secret));
 	snprintf(key.name, sizeof(key.name), "%.*s", STR_FMT(m->name));
-	snprintf(key.team, sizeof(key.team), "%s", API_DEFAULT_TEAM);
+	snprintf(key.team, sizeof(key.team), "%s", TEAM_DEFAULT);
 	snprintf(key.hint, sizeof(key.hint), "%.*s", STR_FMT(m->hint));
 	snprintf(key.hash, sizeof(key.hash), "%.*s", STR_FMT(m->hash));
 	int r = keys_store(a->store, &key, err ? err : &ignored);
 	if (r < 0)
 		return r;
 	return keys_add(a->keys, &key) ? 0 : error_errno(err, -ENOMEM, "keys");
+}
+
+struct quota *api_quota(struct api *a)
+{
+	return a->quota;
 }
 
 bool api_key_valid(struct api *a, struct str key)

@@ -6,6 +6,7 @@
 #define CUBICLE_API_API_H
 
 #include "api/node_client.h"
+#include "api/quota.h"
 #include "config/options.h"
 #include "io/http_server.h"
 #include "io/workq.h"
@@ -39,6 +40,9 @@ int api_first_key(struct api *a, const struct msg_first_key *m, struct error *er
 /* What came of the oldest reload_certificates() without an answer; err NULL = these are in use now (NULL: none). */
 struct tls_server;
 void api_certificates_reloaded(struct api *a, const struct error *err, const struct tls_server *tls);
+
+/* What teams may run (api/quota.h), for resumes by traffic. */
+struct quota *api_quota(struct api *a);
 
 /* Whether the value is a key of this server that is not revoked: the ingress strips those before a request enters a sandbox. */
 bool api_key_valid(struct api *a, struct str key);

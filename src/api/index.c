@@ -83,7 +83,17 @@ static void tell_ended(struct sandbox_index *ix, const struct index_sandbox *s)
 {
 	for (struct index_listener *l = ix->listeners, *next; l; l = next) {
 		next = l->next;
-		l->ended(s, l->arg);
+		if (l->ended)
+			l->ended(s, l->arg);
+	}
+}
+
+static void tell_appeared(struct sandbox_index *ix, const struct index_sandbox *s)
+{
+	for (struct index_listener *l = ix->listeners, *next; l; l = next) {
+		next = l->next;
+		if (l->appeared)
+			l->appeared(s, l->arg);
 	}
 }
 
@@ -313,6 +323,8 @@ static int put_live(struct sandbox_index *ix, const struct msg_sandbox *m)
 	forget_end(ix, s->id);
 	if (old && index_is_running(old) && (!index_is_running(s) || !str_eq(old->generation, s->generation)))
 		tell_ended(ix, old);
+	if (!old && !ix->syncing)
+		tell_appeared(ix, s);
 	free(old);
 	struct index_end end = end_of(m);
 	return m->state == SANDBOX_KILLING && msg_has(m, sandbox, reason) ? put_end(ix, m->id, &end) : 0;

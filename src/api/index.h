@@ -44,7 +44,8 @@ struct index_end {
 /* Told when a generation ends: the sandbox left "running" (pause, kill, death), came back as another generation, or vanished. `s` is what was
  * known before. Every socket of s->generation must be closed. The callback may look things up but must not change the index. */
 struct index_listener {
-	void (*ended)(const struct index_sandbox *s, void *arg);
+	void (*ended)(const struct index_sandbox *s, void *arg);    /* or NULL */
+	void (*appeared)(const struct index_sandbox *s, void *arg); /* one that was not known, other than with a snapshot; or NULL */
 	void *arg;
 	struct index_listener *next; /* private */
 };

@@ -38,17 +38,12 @@ void key_hash(struct str secret, char ret[65])
 
 void key_make(char ret_secret[KEY_SECRET + 1], struct key *ret)
 {
-	unsigned char bytes[20], id[16];
+	unsigned char bytes[20];
 	random_bytes(bytes, sizeof(bytes));
 	memcpy(ret_secret, "e2b_", 4);
 	hex_encode(ret_secret + 4, bytes, sizeof(bytes));
-	random_bytes(id, sizeof(id));
-	id[6] = (unsigned char)((id[6] & 0x0f) | 0x40); /* RFC 9562 §5.4: version 4 */
-	id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
-	char hex[33];
-	hex_encode(hex, id, sizeof(id));
 	memset(ret, 0, sizeof(*ret));
-	snprintf(ret->id, sizeof(ret->id), "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
+	random_uuid(ret->id);
 	memcpy(ret->hint, ret_secret, 12);
 	key_hash(str_n(ret_secret, KEY_SECRET), ret->hash);
 	ret->created_at = clock_realtime();

@@ -58,12 +58,17 @@ static void create(struct api_request *r, bool v2)
 		api_failf(r, 404, "template '%s' with tag '%s' not found", args.template.name, args.template.tag);
 		return;
 	}
+	struct quota_lease *lease;
+	if (quota_take(r->api->quota, r->team, 1, t->memory_mb, &lease, &err) < 0) {
+		api_fail(r, &err);
+		return;
+	}
 	struct msg_create m = {.template = t->id, .team = r->team, .timeout = args.timeout, .secure = args.secure,
 		.public_traffic = args.public_traffic, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
 	msg_set(&m, create, request, str_of(r->id));
 	if (args.has_internet)
 		msg_set(&m, create, internet, args.internet);
-	api_wait(r, node_create(r->api->config.node, &m, created, r, &err), &err);
+	api_wait(r, quota_hold(lease, node_create(r->api->config.node, &m, created, r, &err)), &err);
 }
 
 void handle_create(struct api_request *r)

@@ -17,6 +17,8 @@ struct node_call {
 	char killed[33];  /* id that leaves the index when the answer is ok */
 	node_done_fn *done; /* NULL = cancelled: only the bookkeeping is left */
 	void *arg;
+	void (*ended)(void *arg); /* or NULL */
+	void *ended_arg;
 };
 
 struct node_client {
@@ -49,6 +51,8 @@ static void unlink_call(struct node_call *c)
 static void finish(struct node_call *c, const struct node_answer *a)
 {
 	unlink_call(c);
+	if (c->ended)
+		c->ended(c->ended_arg);
 	if (c->done)
 		c->done(a, c->arg);
 	else if (a->fd >= 0)
@@ -315,6 +319,12 @@ struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *do
 {
 	struct msg_reload_templates m = {0};
 	return call(nc, MSG_ID_reload_templates, &m, MSG_ID_ok, done, arg, err);
+}
+
+void node_call_watch(struct node_call *c, void (*ended)(void *arg), void *arg)
+{
+	c->ended = ended;
+	c->ended_arg = arg;
 }
 
 void node_call_cancel(struct node_call *c)

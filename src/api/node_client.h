@@ -29,7 +29,7 @@ typedef void node_done_fn(const struct node_answer *a, void *arg);
 
 /* NULL without memory. The index is not owned. */
 struct node_client *node_client_new(struct loop *l, struct sandbox_index *ix);
-/* Calls in flight end without done(). Takes NULL. */
+/* Calls in flight end without done(), and unwatched. Takes NULL. */
 void node_client_free(struct node_client *nc);
 
 /* A fresh channel (owned from here) to a node: the old one, if any, is dropped and its calls fail with 503; then subscribes anew. 0 or -errno. */
@@ -47,6 +47,9 @@ struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t
 /* A page of the log of a running sandbox: the answer's body is `log_page`, whose entries are what its init said. */
 struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+
+/* ended(arg) is called once when the call is over, however it ends and also after node_call_cancel(); before done(). One at a time; NULL takes it off. */
+void node_call_watch(struct node_call *c, void (*ended)(void *arg), void *arg);
 
 /* done() will not be called; what the node does about it goes on, a descriptor that arrives is closed. Takes NULL. Not from within its own done(). */
 void node_call_cancel(struct node_call *c);

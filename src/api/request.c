@@ -316,7 +316,7 @@ static void note_client(struct api_request *r)
 static bool authenticate(struct api_request *r, bool admin)
 {
 	if (admin) {
-		r->team = STR(API_DEFAULT_TEAM);
+		r->team = STR(TEAM_DEFAULT);
 		return true;
 	}
 	struct str header = http_value(r->http->head, "x-api-key"), bearer = http_value(r->http->head, "authorization"), scheme;
@@ -327,9 +327,15 @@ static bool authenticate(struct api_request *r, bool admin)
 	if (!key)
 		key = keys_check(r->api->keys, bearer);
 	if (key) {
+		const struct team *team = teams_by_ref(r->api->teams, str_of(key->team));
+		if (!team || team->blocked) {
+			api_failf(r, 403, "team '%s' is blocked", team ? team->name : key->team);
+			return false;
+		}
 		keys_used(key, clock_realtime());
 		note_client(r);
-		r->team = str_of(key->team);
+		r->team = str_of(team->ref);
+		r->key = key;
 		return true;
 	}
 	buf_add_c(&r->headers, "WWW-Authenticate: Bearer\r\n");

@@ -6,12 +6,12 @@
 #include "api/clients.h"
 #include "api/keys.h"
 #include "api/out.h"
+#include "api/quota.h"
 #include "api/routes.h"
 #include "io/json.h"
 
 #define API_CLIENT_ID "6532622b"   /* constant, but needed by the clients' schema (e2b.md A.4) */
 #define API_ENVD_VERSION "0.6.13"  /* what clients take features from (e2b.md 0.6) */
-#define API_DEFAULT_TEAM "default"
 
 enum { API_BODY_MAX = 1024 * 1024 };
 
@@ -19,6 +19,8 @@ struct api {
 	struct api_config config;
 	struct store *store; /* front.db */
 	struct keys *keys;
+	struct teams *teams;
+	struct quota *quota;
 	struct api_request *reloads, **last_reload; /* waiting for certificates, the oldest first */
 	struct loop_timer *timer; /* writes down when keys were used */
 	struct clients_seen clients;
@@ -29,7 +31,8 @@ struct api_request {
 	struct http_req *http; /* NULL once the client is gone */
 	struct route_match match;
 	struct buf path;       /* what match.params point into */
-	struct str team;
+	struct str team; /* its ref (api/teams.h), as sandboxes have it */
+	struct key *key; /* NULL on the admin socket */
 	struct buf body_bytes;
 	json_t *body;          /* routes with ROUTE_BODY: an object, or NULL when the body was empty */
 	struct buf headers;    /* more lines for the answer */

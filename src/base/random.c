@@ -1,6 +1,8 @@
 #include "base/random.h"
+#include "base/encode.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -30,4 +32,15 @@ void random_text(char *to, size_t n, const char *alphabet)
 				to[i++] = alphabet[some[j] % size];
 	}
 	to[n] = '\0';
+}
+
+void random_uuid(char to[37])
+{
+	unsigned char id[16];
+	char hex[33];
+	random_bytes(id, sizeof(id));
+	id[6] = (unsigned char)((id[6] & 0x0f) | 0x40);
+	id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
+	hex_encode(hex, id, sizeof(id));
+	snprintf(to, 37, "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
 }

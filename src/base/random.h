@@ -10,4 +10,7 @@ void random_bytes(void *p, size_t n);
 /* n characters of the alphabet (unbiased) and a NUL; to has n + 1 bytes. */
 void random_text(char *to, size_t n, const char *alphabet);
 
+/* A version 4 UUID (RFC 9562 §5.4) as text and a NUL. */
+void random_uuid(char to[37]);
+
 #endif

@@ -1,0 +1,228 @@
+#include "api/quota.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct quota_lease {
+	struct quota *quota;
+	struct quota_lease *previous, *next;
+	const struct team *team;
+	struct node_call *call;
+	uint64_t memory_mb; /* of each */
+	unsigned unseen;    /* new sandboxes that the index does not hold yet */
+	char resumes[33];   /* or the sandbox that is resumed */
+	bool counted;       /* one lease counts for a sandbox, however many resume it */
+};
+
+struct quota {
+	const struct teams *teams;
+	struct sandbox_index *index;
+	const struct options *options;
+	struct index_listener listener;
+	struct quota_lease *first, *last; /* the oldest first */
+};
+
+static void lease_free(struct quota_lease *l)
+{
+	struct quota *q = l->quota;
+	*(l->previous ? &l->previous->next : &q->first) = l->next;
+	*(l->next ? &l->next->previous : &q->last) = l->previous;
+	for (struct quota_lease *other = q->first; l->counted && other; other = other->next)
+		if (strcmp(other->resumes, l->resumes) == 0) {
+			other->counted = true;
+			break;
+		}
+	free(l);
+}
+
+static void call_ended(void *arg)
+{
+	lease_free(arg);
+}
+
+/* A sandbox that was not known: the node made it for the oldest lease that still waits for one, or for another; the sum is right. */
+static void appeared(const struct index_sandbox *s, void *arg)
+{
+	struct quota *q = arg;
+	for (struct quota_lease *l = q->first; l; l = l->next)
+		if (l->unseen && str_is(s->team, l->team->ref)) {
+			l->unseen--;
+			return;
+		}
+}
+
+struct quota *quota_new(const struct teams *teams, struct sandbox_index *index, const struct options *options)
+{
+	struct quota *q = malloc(sizeof(*q));
+	if (!q)
+		return NULL;
+	*q = (struct quota){.teams = teams, .index = index, .options = options, .listener = {.appeared = appeared, .arg = q}};
+	index_listen(index, &q->listener);
+	return q;
+}
+
+void quota_free(struct quota *q)
+{
+	if (!q)
+		return;
+	while (q->first) {
+		if (q->first->call)
+			node_call_watch(q->first->call, NULL, NULL);
+		lease_free(q->first);
+	}
+	index_unlisten(q->index, &q->listener);
+	free(q);
+}
+
+int64_t quota_limit(const struct quota *q, const struct team *team, enum quota_kind kind)
+{
+	const int64_t of_server[QUOTA_KINDS] = {
+		[QUOTA_SANDBOXES] = q->options->quota_sandboxes, [QUOTA_CREATES] = q->options->quota_creates, [QUOTA_MEMORY] = q->options->quota_memory};
+	return team->limits[kind] == QUOTA_DEFAULT ? of_server[kind] : team->limits[kind];
+}
+
+/* Takes the machine's room. One that is being paused may come back, one that is being killed does not. */
+static bool counts(const struct index_sandbox *s)
+{
+	return index_is_running(s) || s->state == SANDBOX_CREATING || s->state == SANDBOX_PAUSING;
+}
+
+struct quota_usage quota_usage(const struct quota *q, const struct team *team)
+{
+	struct quota_usage u = {0};
+	for (size_t i = 0; i < index_count(q->index); i++) {
+		const struct index_sandbox *s = index_at(q->index, i);
+		if (counts(s) && str_is(s->team, team->ref)) {
+			u.sandboxes++;
+			u.memory_mb += s->memory_mb;
+		}
+	}
+	for (const struct quota_lease *l = q->first; l; l = l->next) {
+		if (l->team != team)
+			continue;
+		const struct index_sandbox *s = l->counted ? index_find(q->index, str_of(l->resumes)) : NULL;
+		uint64_t n = l->unseen + (l->counted && !(s && counts(s)));
+		u.sandboxes += n;
+		u.memory_mb += n * l->memory_mb;
+	}
+	return u;
+}
+
+static int exceeded(struct error *err, int seconds, const char *name, const struct team *team, const char *detail)
+{
+	error_set(err, -EDQUOT, 429, "quota %s of team '%s' is exceeded: %s", name, team->name, detail);
+	if (err)
+		err->retry_after = seconds;
+	return -EDQUOT;
+}
+
+/* A token bucket with one second's tokens. A fork may take more than there are; what it owes passes before the next one. */
+static int take_creates(const struct quota *q, struct team *team, unsigned n, struct error *err)
+{
+	int64_t limit = quota_limit(q, team, QUOTA_CREATES), now = clock_monotonic();
+	if (!limit)
+		return 0;
+	int64_t each = NS_PER_S / limit, paid = MAX(team->paid_until, now), over = paid + each - (now + NS_PER_S);
+	if (over <= 0) {
+		team->paid_until = paid + (int64_t)n * each;
+		return 0;
+	}
+	char detail[80];
+	snprintf(detail, sizeof(detail), "%lld sandboxes may be started in a second", (long long)limit);
+	return exceeded(err, (int)((over + NS_PER_S - 1) / NS_PER_S), "creates", team, detail);
+}
+
+static int check_room(const struct quota *q, const struct team *team, unsigned n, uint64_t memory_mb, struct error *err)
+{
+	enum { SECONDS = 1 }; /* when one will end is not known */
+	uint64_t sandboxes = (uint64_t)quota_limit(q, team, QUOTA_SANDBOXES), memory = (uint64_t)quota_limit(q, team, QUOTA_MEMORY);
+	if (!sandboxes && !memory)
+		return 0;
+	struct quota_usage u = quota_usage(q, team);
+	char detail[160];
+	if (sandboxes && u.sandboxes + n > sandboxes) {
+		snprintf(detail, sizeof(detail), "%llu of %llu sandboxes run or are being started, %u more cannot", (unsigned long long)u.sandboxes,
+			(unsigned long long)sandboxes, n);
+		return exceeded(err, SECONDS, "sandboxes", team, detail);
+	}
+	if (memory && u.memory_mb + n * memory_mb > memory) {
+		snprintf(detail, sizeof(detail), "%llu of %llu MiB are in use, and %llu more are needed", (unsigned long long)u.memory_mb,
+			(unsigned long long)memory, (unsigned long long)(n * memory_mb));
+		return exceeded(err, SECONDS, "memory", team, detail);
+	}
+	return 0;
+}
+
+/* The team, if it may start something; NULL with *err. */
+static struct team *starter(const struct quota *q, struct str ref, struct error *err)
+{
+	struct team *team = teams_by_ref(q->teams, ref);
+	if (!team)
+		error_set(err, -EACCES, 403, "the team does not exist any more");
+	else if (team->blocked)
+		error_set(err, -EACCES, 403, "team '%s' is blocked", team->name);
+	else
+		return team;
+	return NULL;
+}
+
+static int lease_new(struct quota *q, const struct team *team, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+{
+	struct quota_lease *l = malloc(sizeof(*l));
+	if (!l)
+		return error_set(err, -ENOMEM, 503, "the server is out of memory");
+	*l = (struct quota_lease){.quota = q, .previous = q->last, .team = team, .memory_mb = memory_mb};
+	*(q->last ? &q->last->next : &q->first) = l;
+	q->last = l;
+	*ret = l;
+	return 0;
+}
+
+int quota_take(struct quota *q, struct str ref, unsigned n, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+{
+	struct team *team = starter(q, ref, err);
+	if (!team)
+		return -EACCES;
+	int r = check_room(q, team, n, memory_mb, err);
+	if (r == 0)
+		r = take_creates(q, team, n, err);
+	if (r == 0)
+		r = lease_new(q, team, memory_mb, ret, err);
+	if (r == 0)
+		(*ret)->unseen = n;
+	return r;
+}
+
+int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quota_lease **ret, struct error *err)
+{
+	const struct team *team = starter(q, s->team, err);
+	if (!team)
+		return -EACCES;
+	bool joins = counts(s);
+	for (const struct quota_lease *l = q->first; l && !joins; l = l->next)
+		joins = str_is(s->id, l->resumes);
+	int r = joins ? 0 : check_room(q, team, 1, s->memory_mb, err);
+	if (r == 0)
+		r = lease_new(q, team, s->memory_mb, ret, err);
+	if (r < 0)
+		return r;
+	struct quota_lease *l = *ret;
+	snprintf(l->resumes, sizeof(l->resumes), "%.*s", STR_FMT(s->id));
+	l->counted = true;
+	for (const struct quota_lease *other = q->first; other != l; other = other->next)
+		l->counted &= strcmp(other->resumes, l->resumes) != 0;
+	return 0;
+}
+
+struct node_call *quota_hold(struct quota_lease *lease, struct node_call *call)
+{
+	lease->call = call;
+	if (call)
+		node_call_watch(call, call_ended, lease);
+	else
+		lease_free(lease);
+	return call;
+}
