@@ -7,6 +7,7 @@
 #include "guest/process.h"
 #include "guest/services.h"
 #include "guest/workers.h"
+#include "io/envd_auth.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +91,8 @@ static bool allowed(const struct envd *e, struct http_req *r)
 static bool files_allowed(const struct envd *e, struct http_req *r)
 {
 	const char *message;
-	int status = files_refusal(r->head, e->identity->token, &message);
+	const char *token = e->identity->token;
+	int status = envd_auth_refusal(r->head, token ? str_of(token) : STR(""), &message);
 	if (status)
 		http_respond_error(r, status, "%s", message);
 	return !status;

@@ -26,14 +26,7 @@ struct files_request {
 bool files_serves(const struct http_head *head);
 
 /*
- * e2b.md B.1: whether a request that files_serves() may be served in a sandbox that wants `token` (NULL = an open one): as X-Access-Token or, for
- * /files alone, in a signature of the query. 0, or the status to refuse with and a message (static). Costs no process: who has no token must not be
- * able to occupy the workers.
- */
-int files_refusal(const struct http_head *head, const char *token, const char **ret_message);
-
-/*
- * Serves one request (that files_refusal() let pass) whole, Expect: 100-continue and every error answer included. Ignores
+ * Serves one request (that envd_auth_refusal() let pass: it costs no process, so who has no token cannot occupy the workers) whole, Expect: 100-continue and every error answer included. Ignores
  * SIGPIPE, sets the umask and raises the soft limit of open files, so it belongs into a process of its own.
  * Returns 0 when the answer went out whole (also an error answer), or a negative errno when the connection
  * was cut in the middle. *ret_keep_alive tells whether the connection may carry another request, of which the

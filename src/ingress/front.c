@@ -234,7 +234,7 @@ static int start(struct front *f, struct error *err)
 	int r = api_new(&api, &f->api, err);
 	if (r < 0)
 		return r;
-	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .own_key = own_key, .arg = f,
+	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .quota = api_quota(f->api), .own_key = own_key, .arg = f,
 		.connection_limit = (unsigned)f->options.ingress_connections};
 	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = max_connections()};
 	struct http_server_config admin = {.on_request = on_admin_request, .arg = f};

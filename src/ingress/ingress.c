@@ -3,7 +3,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "ingress/admit.h"
 #include "ingress/forward.h"
+#include "ingress/gate.h"
 #include "ingress/page.h"
 #include "ingress/upstream.h"
 
@@ -12,13 +14,18 @@
 #include <sys/socket.h>
 
 enum {
-	ENVD_PORT = 49983,
 	MAX_INTERIM = 16,   /* 1xx answers passed on; a sandbox that sends more is not serious */
 	CONNECT_TRIES = 3,
+	FULL_TRIES = 8,
+	MAX_WAKES = 4,
 };
 
 /* Waits between tries of a port where nothing listens: 300 ms in all. */
 static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS_PER_MS};
+/* A service whose queue of connections is full gives no answer at all, which takes the node 2 s to see: many keep no more than five or ten. */
+#define FULL_RETRY_AFTER (200 * NS_PER_MS)
+/* How long a request waits for its sandbox to run again; clients give up after 60 s. */
+#define WAKE_PATIENCE (30 * NS_PER_S)
 /* A client that waits for 100 is told to go on when the service does not say so by then (many never do). */
 #define CONTINUE_PATIENCE (300 * NS_PER_MS)
 /*
@@ -28,6 +35,7 @@ static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS
 #define HANGUP_PATIENCE (5 * NS_PER_S)
 
 enum exchange_state {
+	WAKING,  /* waits for the sandbox to be resumed, until wake_deadline */
 	OPENING, /* the node makes a connection, or the timer waits to ask it again */
 	WAITING, /* the request is on its way, no final head has come */
 	BODY,    /* the answer streams */
@@ -38,15 +46,17 @@ enum exchange_state {
 struct exchange {
 	struct ingress *ingress;
 	struct exchange *prev, *next; /* in target->exchanges */
-	struct target *target;
+	struct target *target;        /* WAKING, and DONE from there: NULL */
 	struct http_req *req;
-	struct upstream *up; /* OPENING, DONE: NULL */
+	struct upstream *up; /* WAKING, OPENING, DONE: NULL */
 	struct node_call *call;
+	struct gate_waiter waiter;
+	int64_t wake_deadline; /* CLOCK_BOOTTIME; 0 = it never waited */
 	struct loop_timer *timer;
 	enum exchange_state state;
 	uint16_t port;
 	char id[ROUTE_ID_MAX + 1];
-	unsigned tries, interim;
+	unsigned tries, interim, wakes;
 	bool sent_body;     /* bytes of the request's body went out: it cannot be sent again */
 	bool request_done;  /* its end as well */
 	bool retried, fresh_only;
@@ -60,10 +70,12 @@ struct exchange {
 struct ingress {
 	struct ingress_config config;
 	struct pool *pool;
+	struct gates *gates;
 	struct index_listener listener;
 };
 
 static void begin(struct exchange *x);
+static void wake(struct exchange *x, const struct index_sandbox *s);
 static void on_readable(struct upstream *u, void *arg);
 static void on_drained(struct upstream *u, void *arg);
 static const struct upstream_ops up_ops = {on_readable, on_drained};
@@ -73,6 +85,7 @@ static const struct upstream_ops up_ops = {on_readable, on_drained};
 static void release(struct exchange *x)
 {
 	node_call_cancel(steal_pointer(&x->call));
+	gate_leave(&x->waiter);
 	if (x->timer)
 		loop_timer_stop(x->timer);
 }
@@ -90,7 +103,7 @@ static void fail(struct exchange *x, const char *message, bool name_port)
 {
 	if (x->state == DONE)
 		return;
-	if (x->state == OPENING || x->state == WAITING) {
+	if (x->state == WAKING || x->state == OPENING || x->state == WAITING) {
 		answer(x, &(struct page){.status = 502, .sandbox = x->id, .message = message, .port = name_port ? x->port : 0});
 		return;
 	}
@@ -101,9 +114,19 @@ static void fail(struct exchange *x, const char *message, bool name_port)
 	http_abort(x->req);
 }
 
+static void fail_with(struct exchange *x, const struct error *err)
+{
+	answer(x, &(struct page){.status = err->status, .sandbox = x->id, .message = err->message, .retry_after = err->retry_after});
+}
+
 static void fail_gone(struct exchange *x)
 {
 	fail(x, "The sandbox was not found", false);
+}
+
+static void fail_transition(struct exchange *x)
+{
+	answer(x, &(struct page){.status = 409, .sandbox = x->id, .message = "The sandbox is still transitioning. Try again in a moment.", .retry_after = 1});
 }
 
 static void fail_closed_port(struct exchange *x)
@@ -223,6 +246,18 @@ static void send_head(struct exchange *x)
 		set_timer(x, CONTINUE_PATIENCE);
 }
 
+/* The node knows more than the index: it may be pausing the sandbox at this moment. */
+static void refused_by_state(struct exchange *x, int status)
+{
+	const struct index_sandbox *s = index_find(x->ingress->config.index, str_of(x->id));
+	if (s && s->auto_resume)
+		wake(x, s);
+	else if (status == 404)
+		fail_gone(x);
+	else
+		fail_transition(x);
+}
+
 static void on_opened(const struct node_answer *a, void *arg)
 {
 	struct exchange *x = arg;
@@ -236,12 +271,14 @@ static void on_opened(const struct node_answer *a, void *arg)
 			send_head(x);
 		else
 			fail(x, "The server is out of memory", false);
-	} else if (a->err->status == 404) {
-		fail_gone(x);
+	} else if (a->err->status == 404 || a->err->status == 409) {
+		refused_by_state(x, a->err->status);
 	} else if (a->err->status != 502) {
-		answer(x, &(struct page){.status = a->err->status, .sandbox = x->id, .message = a->err->message, .retry_after = a->err->retry_after});
+		fail_with(x, a->err);
 	} else if (a->err->code == -ECONNREFUSED && x->tries < CONNECT_TRIES) {
 		set_timer(x, retry_after[x->tries - 1]);
+	} else if (a->err->code == -ETIMEDOUT && x->tries < FULL_TRIES) {
+		set_timer(x, FULL_RETRY_AFTER);
 	} else {
 		fail_closed_port(x);
 	}
@@ -254,7 +291,7 @@ static void open_connection(struct exchange *x)
 	x->tries++;
 	x->call = node_open(x->ingress->config.node, str_of(x->id), x->port, on_opened, x, &err);
 	if (!x->call)
-		answer(x, &(struct page){.status = err.status, .sandbox = x->id, .message = err.message, .retry_after = err.retry_after});
+		fail_with(x, &err);
 }
 
 static void begin(struct exchange *x)
@@ -266,10 +303,94 @@ static void begin(struct exchange *x)
 		open_connection(x);
 }
 
+/* Into the list of a target, or (NULL) of none. The target that it leaves is gone when it was the last in there. */
+static void move(struct exchange *x, struct target *to)
+{
+	struct target *from = x->target;
+	if (from) {
+		if (x->prev)
+			x->prev->next = x->next;
+		else
+			from->exchanges = x->next;
+		if (x->next)
+			x->next->prev = x->prev;
+		from->n_exchanges--;
+		if (from != to)
+			target_settle(from);
+	}
+	x->target = to;
+	x->prev = NULL;
+	x->next = to ? to->exchanges : NULL;
+	if (!to)
+		return;
+	if (x->next)
+		x->next->prev = x;
+	to->exchanges = x;
+	to->n_exchanges++;
+}
+
+/* Goes where the index says that the sandbox is: nothing of the request has been sent, so that is as good as coming now. */
+static void enter(struct exchange *x)
+{
+	const struct index_sandbox *s = index_find(x->ingress->config.index, str_of(x->id));
+	release(x);
+	x->tries = 0;
+	if (s && index_is_running(s)) {
+		struct target *to = pool_target(x->ingress->pool, s->id, s->generation);
+		x->state = OPENING;
+		if (to) {
+			move(x, to);
+			begin(x);
+		} else {
+			fail(x, "The server is out of memory", false);
+		}
+	} else if (admit_wakes(s)) {
+		wake(x, s);
+	} else {
+		fail_gone(x);
+	}
+}
+
+static void on_woken(const struct error *err, void *arg)
+{
+	struct exchange *x = arg;
+	const struct index_sandbox *s = index_find(x->ingress->config.index, str_of(x->id));
+	if (!err)
+		enter(x);
+	else if (err->status == 404 || !s || !(index_is_running(s) || index_is_paused(s)))
+		fail_gone(x);
+	else if (err->status == 409)
+		fail_transition(x);
+	else
+		fail_with(x, err);
+}
+
+/* Waits for a resume. One that was paused again meanwhile is resumed again, but not for ever. */
+static void wake(struct exchange *x, const struct index_sandbox *s)
+{
+	struct error err = {0};
+	int64_t now = clock_boottime();
+	release(x);
+	x->state = WAKING;
+	move(x, NULL);
+	if (!x->wake_deadline)
+		x->wake_deadline = now + x->ingress->config.wake_patience;
+	x->waiter.done = on_woken;
+	x->waiter.arg = x;
+	if (x->wakes++ >= MAX_WAKES)
+		fail_transition(x);
+	else if (gate_wait(x->ingress->gates, s, str_of(x->req->id), &x->waiter, &err) < 0)
+		on_woken(&err, x);
+	else
+		set_timer(x, MAX(x->wake_deadline - now, 0));
+}
+
 static void on_timer(struct loop_timer *t, void *arg)
 {
 	struct exchange *x = arg;
-	if (x->state == OPENING) {
+	if (x->state == WAKING) {
+		fail_transition(x);
+	} else if (x->state == OPENING) {
 		open_connection(x);
 	} else if (x->hung_up) {
 		fail(x, "The client is gone", false);
@@ -296,7 +417,7 @@ static size_t on_body(struct http_req *r, const char *p, size_t n)
 	struct exchange *x = r->arg;
 	if (x->state == DONE)
 		return n;
-	if (x->state == OPENING || buf_len(&x->up->out) > HTTP_HIGH_WATER)
+	if (x->state == WAKING || x->state == OPENING || buf_len(&x->up->out) > HTTP_HIGH_WATER)
 		return 0;
 	x->sent_body = true;
 	/* Over the mark: these bytes are taken, the next wait for on_drained(). */
@@ -332,28 +453,22 @@ static void on_hangup(struct http_req *r)
 {
 	struct exchange *x = r->arg;
 	x->hung_up = true;
-	if (x->state == WAITING || x->state == BODY)
+	if (x->state == WAKING)
+		fail(x, "The client is gone", false);
+	else if (x->state == WAITING || x->state == BODY)
 		pass_hangup(x);
 }
 
 static void on_closed(struct http_req *r, bool complete_)
 {
 	struct exchange *x = r->arg;
-	struct target *t = x->target;
 	release(x);
 	loop_timer_free(x->timer);
 	if (complete_ && x->state == TUNNEL)
 		upstream_drain(x->up);
 	else
 		upstream_close(x->up, x->state == TUNNEL);
-	if (x->prev)
-		x->prev->next = x->next;
-	else
-		t->exchanges = x->next;
-	if (x->next)
-		x->next->prev = x->prev;
-	t->n_exchanges--;
-	target_settle(t);
+	move(x, NULL);
 	buf_done(&x->trailers);
 	free(x);
 }
@@ -529,61 +644,19 @@ static void on_ended(const struct index_sandbox *s, void *arg)
 	if (!t)
 		return;
 	target_close_idle(t);
-	for (struct exchange *x = t->exchanges; x; x = x->next)
-		fail_gone(x);
-	target_settle(t);
+	for (struct exchange *x = t->exchanges, *next; x; x = next) {
+		next = x->next;
+		if (x->state == OPENING)
+			enter(x);
+		else
+			fail_gone(x);
+	}
+	t = pool_find(g->pool, s->id, s->generation);
+	if (t)
+		target_settle(t);
 }
 
 /* Requests */
-
-/* envd's own calls are for the host alone (e2b.md B.2). */
-static const char *internal_path(struct str path)
-{
-	static const char *const paths[] = {"/init", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw", "/upgrade"};
-	cleanup_buf struct buf plain = BUF_INIT;
-	if (route_normalize_path(&plain, path) < 0)
-		return "?";
-	for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
-		if (str_is(buf_str(&plain), paths[i]))
-			return paths[i];
-	return NULL;
-}
-
-/* NULL when the request may pass. */
-static const char *check_token(const struct http_head *h, const struct index_sandbox *s)
-{
-	const struct http_header *token = http_find(h, "E2b-Traffic-Access-Token");
-	if (!token)
-		token = http_find(h, "Cube-Traffic-Access-Token");
-	if (!token)
-		return "The traffic access token is missing: send it in the header e2b-traffic-access-token";
-	return str_eq_secret(token->value, s->traffic_token) ? NULL : "The traffic access token in the header e2b-traffic-access-token is invalid";
-}
-
-/* True when the request was answered here. */
-static bool refuse(struct ingress *g, struct http_req *r, const struct route *route, const struct index_sandbox *s)
-{
-	struct page p = {.sandbox = route->id};
-	if (!s || !index_is_running(s)) {
-		p.status = index_ready(g->config.index) ? 502 : 503;
-		p.message = p.status == 502 ? "The sandbox was not found" : "The server is starting. Try again in a moment.";
-		p.retry_after = p.status == 503 ? 1 : 0;
-	} else if (str_is(r->head->method, "CONNECT")) {
-		p.status = 501;
-		p.message = "CONNECT is not supported";
-	} else if (route->port == ENVD_PORT && (p.path = internal_path(r->head->path))) {
-		p.status = 404;
-		p.message = "This path is not reachable from outside";
-		p.sandbox = NULL;
-	} else if (s->traffic_token.n && !(route->port == ENVD_PORT && s->envd_token.n)) {
-		/* envd checks a token of its own where it has one; else this one is all that guards it (e2b.md A.5.2). */
-		p.message = check_token(r->head, s);
-		p.status = p.message ? 403 : 0;
-	}
-	if (p.status)
-		page_respond(r, &p);
-	return p.status != 0;
-}
 
 static void refuse_crowd(struct ingress *g, struct http_req *r, const struct route *route)
 {
@@ -592,20 +665,16 @@ static void refuse_crowd(struct ingress *g, struct http_req *r, const struct rou
 	page_respond(r, &(struct page){.status = 429, .sandbox = route->id, .message = message, .limit = g->config.connection_limit, .retry_after = 1});
 }
 
-static struct exchange *exchange_new(struct ingress *g, struct http_req *r, const struct route *route, struct target *t)
+static struct exchange *exchange_new(struct ingress *g, struct http_req *r, const struct route *route)
 {
 	struct exchange *x = calloc(1, sizeof(*x));
 	if (!x)
 		return NULL;
-	*x = (struct exchange){.ingress = g, .target = t, .req = r, .port = route->port, .next = t->exchanges};
+	*x = (struct exchange){.ingress = g, .req = r, .port = route->port};
 	memcpy(x->id, route->id, sizeof(x->id));
 	x->upgrade = forward_upgrades(r->head);
 	x->head_request = str_is(r->head->method, "HEAD");
 	x->request_done = r->head->framing == HTTP_BODY_NONE;
-	if (t->exchanges)
-		t->exchanges->prev = x;
-	t->exchanges = x;
-	t->n_exchanges++;
 	r->ops = &req_ops;
 	r->arg = x;
 	r->own_continue = true;
@@ -617,21 +686,28 @@ void ingress_handle(struct ingress *g, struct http_req *r, const struct route *r
 	const struct index_sandbox *s = index_find(g->config.index, str_of(route->id));
 	struct log_ids ids = {.request = str_of(r->id), .sandbox = str_of(route->id)};
 	log_write(LOG_DEBUG, &ids, "%.*s to port %u", (int)MIN(r->head->method.n, (size_t)32), r->head->method.p, route->port);
-	if (refuse(g, r, route, s))
+	struct page page;
+	enum admission admission = admit(g->config.index, s, r->head, route, &page);
+	if (admission == ADMIT_REFUSE) {
+		page_respond(r, &page);
 		return;
-	struct target *t = pool_target(g->pool, s->id, s->generation);
-	if (t && t->n_exchanges >= g->config.connection_limit) {
+	}
+	struct target *t = admission == ADMIT_PASS ? pool_target(g->pool, s->id, s->generation) : NULL;
+	if ((t ? t->n_exchanges : gate_count(g->gates, s->id)) >= g->config.connection_limit) {
 		refuse_crowd(g, r, route);
 		return;
 	}
-	struct exchange *x = t ? exchange_new(g, r, route, t) : NULL;
+	struct exchange *x = t || admission == ADMIT_WAKE ? exchange_new(g, r, route) : NULL;
 	if (!x) {
 		if (t)
 			target_settle(t);
 		http_respond_error(r, 503, "the server is out of memory");
-		return;
+	} else if (t) {
+		move(x, t);
+		begin(x);
+	} else {
+		wake(x, s);
 	}
-	begin(x);
 }
 
 struct ingress *ingress_new(const struct ingress_config *config)
@@ -640,8 +716,13 @@ struct ingress *ingress_new(const struct ingress_config *config)
 	if (!g)
 		return NULL;
 	g->config = *config;
+	if (!g->config.wake_patience)
+		g->config.wake_patience = WAKE_PATIENCE;
 	g->pool = pool_new(config->loop);
-	if (!g->pool) {
+	g->gates = gates_new(config->node, config->quota);
+	if (!g->pool || !g->gates) {
+		gates_free(g->gates);
+		pool_free(g->pool);
 		free(g);
 		return NULL;
 	}
@@ -655,6 +736,7 @@ void ingress_free(struct ingress *g)
 	if (!g)
 		return;
 	index_unlisten(g->config.index, &g->listener);
+	gates_free(g->gates);
 	pool_free(g->pool);
 	free(g);
 }

@@ -4,11 +4,14 @@
  *
  * A closed port is tried again for 300 ms (a service may be about to listen), then 502. An exchange has no time limit of its own: it lives as long as both
  * ends do, which TCP keepalive finds out.
+ *
+ * A request to a sandbox that is paused, and may be resumed by traffic, waits while it is (ingress/gate.h); nothing of it is sent and nothing more of it is read
+ * before. One that was under way when its sandbox was paused is cut.
  */
 #ifndef CUBICLE_INGRESS_INGRESS_H
 #define CUBICLE_INGRESS_INGRESS_H
 
-#include "api/node_client.h"
+#include "api/quota.h"
 #include "ingress/route.h"
 #include "io/http_server.h"
 
@@ -18,7 +21,9 @@ struct ingress_config {
 	struct loop *loop;
 	struct sandbox_index *index;
 	struct node_client *node;
+	struct quota *quota;                          /* of teams, for resumes; NULL = none */
 	unsigned connection_limit;                    /* exchanges at once in one sandbox; more get 429 */
+	int64_t wake_patience;                        /* ns that a request waits for its sandbox to be resumed, then 409; 0 = 30 s */
 	bool (*own_key)(struct str value, void *arg); /* whether it is a valid API key of this server: never forwarded */
 	void *arg;
 };

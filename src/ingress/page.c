@@ -108,6 +108,7 @@ static unsigned close_code(const struct page *p)
 		return 4004;
 	case 502:
 		return p->port ? 4001 : 4004;
+	case 409:
 	case 429:
 	case 503:
 	case 504:

@@ -4,6 +4,7 @@
 #include "base/encode.h"
 #include "base/sha256.h"
 #include "guest/cors.h"
+#include "io/envd_auth.h"
 #include "io/url.h"
 
 #include <errno.h>
@@ -414,7 +415,7 @@ static void any_size_is_packed_whole(void **state)
 	assert_failure(ask(accepting, "GET", "/work/nothing", "gzip"), 404, "does not exist");
 }
 
-/* What files_refusal() says about a request with these headers. */
+/* What envd_auth_refusal() says about a request with these headers. */
 static int refusal(const char *token, const char *line, const char *headers, const char **ret_message)
 {
 	char text[1024];
@@ -422,7 +423,7 @@ static int refusal(const char *token, const char *line, const char *headers, con
 	int status = 0, n = snprintf(text, sizeof(text), "%s HTTP/1.1\r\nHost: x\r\n%s\r\n", line, headers);
 	*ret_message = "";
 	assert_true(http_parse_request(str_n(text, (size_t)n), &head, &status) > 0);
-	return files_refusal(&head, token, ret_message);
+	return envd_auth_refusal(&head, token ? str_of(token) : STR(""), ret_message);
 }
 
 /* e2b.md B.1 */

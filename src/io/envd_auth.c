@@ -1,7 +1,8 @@
+#include "io/envd_auth.h"
+
 #include "base/cleanup.h"
 #include "base/encode.h"
 #include "base/sha256.h"
-#include "guest/files.h"
 #include "io/url.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ static int refuse(int status, const char *message, const char **ret_message)
  * "v1_" and the unpadded base64 of SHA-256 over what is signed, joined with colons: all of it decoded, and as
  * the query has it (no user is an empty one). 0, -EINVAL or -ENOMEM.
  */
-static int add_signature(const struct http_head *h, const char *token, struct str expiration, struct buf *to)
+static int add_signature(const struct http_head *h, struct str token, struct str expiration, struct buf *to)
 {
 	cleanup_buf struct buf raw = BUF_INIT;
 	int r = url_query_get(h->query, "path", &raw);
@@ -26,7 +27,8 @@ static int add_signature(const struct http_head *h, const char *token, struct st
 		r = url_query_get(h->query, "username", &raw);
 	if (r < 0)
 		return r;
-	buf_addf(&raw, ":%s", token);
+	buf_add_c(&raw, ":");
+	buf_add_str(&raw, token);
 	if (expiration.n)
 		buf_addf(&raw, ":%.*s", STR_FMT(expiration));
 	if (raw.failed)
@@ -42,7 +44,7 @@ static int add_signature(const struct http_head *h, const char *token, struct st
 
 /* The signature is looked at first, so that only who was given the URL learns of its expiry. */
 static int check_signature(
-	const struct http_head *h, const char *token, struct str sent, const char **ret_message)
+	const struct http_head *h, struct str token, struct str sent, const char **ret_message)
 {
 	cleanup_buf struct buf expiration = BUF_INIT, wanted = BUF_INIT;
 	int64_t expires = 0;
@@ -61,10 +63,10 @@ static int check_signature(
 	return 0;
 }
 
-int files_refusal(const struct http_head *head, const char *token, const char **ret_message)
+int envd_auth_refusal(const struct http_head *head, struct str token, const char **ret_message)
 {
 	const struct http_header *sent = http_find(head, "X-Access-Token");
-	if (!token || (sent && str_eq_secret(sent->value, str_of(token))))
+	if (!token.n || (sent && str_eq_secret(sent->value, token)))
 		return 0;
 	if (!str_is(head->path, "/files"))
 		return refuse(401,
