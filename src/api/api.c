@@ -102,6 +102,7 @@ int api_first_key(struct api *a, const struct msg_first_key *m, struct error *er
 	char secret[KEY_SECRET + 1];
 	if (m->hash.n != 64 || m->name.n > KEY_NAME_MAX)
 		return error_set(err, -EINVAL, 500, "the first key's record is malformed");
+	snprintf(a->first_hash, sizeof(a->first_hash), "%.*s", STR_FMT(m->hash));
 	if (keys_has_hash(a->keys, m->hash))
 		return 0;
 	key_make(secret, &key); /* for its id and time; hash and hint are the message's */

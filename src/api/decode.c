@@ -234,6 +234,22 @@ int field_array(const json_t *body, const char *name, const char *alias, json_t 
 	return r > 0 && !json_is_array(*ret) ? wrong_type(err, name, "an array") : r;
 }
 
+int field_name(const json_t *body, const char *name, size_t max, char *to, struct error *err)
+{
+	struct str s;
+	int r = field_str(body, name, NULL, &s, err);
+	if (r < 0)
+		return r;
+	if (r == 0 || !s.n || s.n > max)
+		return error_set(err, -EINVAL, 400, "%s: 1 to %zu bytes are needed", name, max);
+	for (size_t i = 0; i < s.n; i++)
+		if ((unsigned char)s.p[i] < 0x20 || s.p[i] == 0x7f)
+			return error_set(err, -EINVAL, 400, "%s holds a control character", name);
+	memcpy(to, s.p, s.n);
+	to[s.n] = 0;
+	return 1;
+}
+
 int decode_timeout(const json_t *body, enum timeout_rule rule, const struct options *o, int64_t *ret, struct error *err)
 {
 	int64_t t = o->timeout_default;

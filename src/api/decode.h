@@ -57,6 +57,9 @@ int field_str(const json_t *body, const char *name, const char *alias, struct st
 int field_object(const json_t *body, const char *name, const char *alias, json_t **ret, struct error *err);
 int field_array(const json_t *body, const char *name, const char *alias, json_t **ret, struct error *err);
 
+/* A name for people: 1 to max bytes without control characters, into to[max + 1]. As above, but 1 or -EINVAL: it must be there. */
+int field_name(const json_t *body, const char *name, size_t max, char *to, struct error *err);
+
 /* design.md §6: what a timeout of a body means. */
 enum timeout_rule {
 	TIMEOUT_OF_CREATE,  /* absent = the default; -1 = never; else > 0 */

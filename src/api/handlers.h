@@ -32,10 +32,20 @@ void handle_template(struct api_request *r);
 void handle_template_alias(struct api_request *r);
 void handle_reload_templates(struct api_request *r);
 
-/* admin.c */
+/* key_routes.c: of the caller's team; on /admin/ of all teams */
 void handle_keys(struct api_request *r);
 void handle_key_create(struct api_request *r);
+void handle_key_rename(struct api_request *r);
 void handle_key_revoke(struct api_request *r);
+
+/* team_routes.c */
+void handle_own_teams(struct api_request *r);
+void handle_teams(struct api_request *r);
+void handle_team_create(struct api_request *r);
+void handle_team_change(struct api_request *r);
+void handle_team_delete(struct api_request *r);
+
+/* admin.c */
 void handle_reload_certificates(struct api_request *r);
 
 #endif

@@ -174,6 +174,36 @@ void keys_revoke(struct key *key, int64_t now)
 	key->revoked_at = now;
 }
 
+static void drop_at(struct keys *k, size_t i)
+{
+	struct key *key = k->list[i];
+	map_del(&k->by_hash, str_of(key->hash));
+	memmove(k->list + i, k->list + i + 1, (--k->count - i) * sizeof(k->list[0]));
+	free(key);
+}
+
+void keys_drop(struct keys *k, struct key *key)
+{
+	for (size_t i = k->count; i-- > 0;)
+		if (k->list[i] == key)
+			drop_at(k, i);
+}
+
+void keys_drop_team(struct keys *k, struct str team)
+{
+	for (size_t i = k->count; i-- > 0;)
+		if (str_is(team, k->list[i]->team))
+			drop_at(k, i);
+}
+
+size_t keys_count_team(const struct keys *k, struct str team)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < k->count; i++)
+		n += !k->list[i]->revoked_at && str_is(team, k->list[i]->team);
+	return n;
+}
+
 /* Runs one writing statement that is prepared and bound, in a transaction that is on the disk afterwards. */
 static int write_one(struct store *store, const char *sql, void (*bind)(struct stmt *q, const void *arg), const void *arg, struct error *err)
 {
@@ -210,6 +240,18 @@ int keys_store(struct store *store, const struct key *key, struct error *err)
 	return write_one(store, "INSERT INTO key (id, team, name, hint, hash, created_at) VALUES (?, ?, ?, ?, ?, ?)", bind_key, key, err);
 }
 
+static void bind_name(struct stmt *q, const void *arg)
+{
+	const struct key *key = arg;
+	stmt_text(q, 1, str_of(key->name));
+	stmt_text(q, 2, str_of(key->id));
+}
+
+int keys_store_renamed(struct store *store, const struct key *key, struct error *err)
+{
+	return write_one(store, "UPDATE key SET name = ? WHERE id = ?", bind_name, key, err);
+}
+
 struct revocation {
 	const char *id;
 	int64_t at;
@@ -226,6 +268,16 @@ int keys_store_revoked(struct store *store, const char *id, int64_t now, struct 
 {
 	struct revocation v = {id, now};
 	return write_one(store, "UPDATE key SET revoked_at = ? WHERE id = ? AND revoked_at = 0", bind_revocation, &v, err);
+}
+
+static void bind_id(struct stmt *q, const void *arg)
+{
+	stmt_text(q, 1, str_of(arg));
+}
+
+int keys_store_dropped(struct store *store, const char *id, struct error *err)
+{
+	return write_one(store, "DELETE FROM key WHERE id = ?", bind_id, id, err);
 }
 
 struct key_uses *keys_take_uses(struct keys *k)

@@ -323,19 +323,20 @@ static bool authenticate(struct api_request *r, bool admin)
 	if (!str_cut(bearer, ' ', &scheme, &bearer) || !str_eq_nocase(scheme, STR("bearer")))
 		bearer.n = 0;
 	bearer = str_trim(bearer);
+	struct str secret = header;
 	struct key *key = keys_check(r->api->keys, header);
 	if (!key)
-		key = keys_check(r->api->keys, bearer);
-	if (key) {
-		const struct team *team = teams_by_ref(r->api->teams, str_of(key->team));
-		if (!team || team->blocked) {
-			api_failf(r, 403, "team '%s' is blocked", team ? team->name : key->team);
-			return false;
-		}
+		key = keys_check(r->api->keys, secret = bearer);
+	const struct team *team = key ? teams_by_ref(r->api->teams, str_of(key->team)) : NULL;
+	if (team && team->blocked) {
+		api_failf(r, 403, "team '%s' is blocked", team->name);
+		return false;
+	}
+	if (team) {
 		keys_used(key, clock_realtime());
 		note_client(r);
 		r->team = str_of(team->ref);
-		r->key = key;
+		r->secret = secret;
 		return true;
 	}
 	buf_add_c(&r->headers, "WWW-Authenticate: Bearer\r\n");

@@ -21,6 +21,7 @@ struct api {
 	struct keys *keys;
 	struct teams *teams;
 	struct quota *quota;
+	char first_hash[65]; /* of the key that serve made, once that is known: it stays as a tombstone */
 	struct api_request *reloads, **last_reload; /* waiting for certificates, the oldest first */
 	struct loop_timer *timer; /* writes down when keys were used */
 	struct clients_seen clients;
@@ -32,7 +33,7 @@ struct api_request {
 	struct route_match match;
 	struct buf path;       /* what match.params point into */
 	struct str team; /* its ref (api/teams.h), as sandboxes have it */
-	struct key *key; /* NULL on the admin socket */
+	struct str secret; /* the key of the caller, a view into http->head; empty on the admin socket */
 	struct buf body_bytes;
 	json_t *body;          /* routes with ROUTE_BODY: an object, or NULL when the body was empty */
 	struct buf headers;    /* more lines for the answer */

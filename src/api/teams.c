@@ -169,14 +169,15 @@ int teams_store(struct store *store, const struct team *team, struct error *err)
 	if (r < 0)
 		return r;
 	struct stmt *q = store_prepare(store,
-		"INSERT INTO team (id, ref, name, created_at, max_sandboxes, max_creates, max_memory) VALUES (?, ?, ?, ?, ?, ?, ?)", err);
+		"INSERT INTO team (id, ref, name, created_at, blocked, max_sandboxes, max_creates, max_memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", err);
 	r = q ? 0 : code_of(err);
 	if (q) {
 		stmt_text(q, 1, str_of(team->id));
 		stmt_text(q, 2, str_of(team->ref));
 		stmt_text(q, 3, str_of(team->name));
 		stmt_i64(q, 4, team->created_at);
-		bind_limits(q, 5, team);
+		stmt_i64(q, 5, team->blocked);
+		bind_limits(q, 6, team);
 		r = stmt_step(q, err);
 		stmt_done(q);
 	}
@@ -202,16 +203,15 @@ int teams_store_changed(struct store *store, const struct team *team, struct err
 	return finish(store, r, err);
 }
 
-int teams_store_deleted(struct store *store, const struct team *team, int64_t now, struct error *err)
+int teams_store_deleted(struct store *store, const struct team *team, struct error *err)
 {
 	int r = store_begin(store, STORE_FULL, err);
 	if (r < 0)
 		return r;
-	struct stmt *q = store_prepare(store, "UPDATE key SET revoked_at = ? WHERE team = ? AND revoked_at = 0", err);
+	struct stmt *q = store_prepare(store, "DELETE FROM key WHERE team = ?", err);
 	r = q ? 0 : code_of(err);
 	if (q) {
-		stmt_i64(q, 1, now);
-		stmt_text(q, 2, str_of(team->ref));
+		stmt_text(q, 1, str_of(team->ref));
 		r = stmt_step(q, err);
 		stmt_done(q);
 	}

@@ -67,7 +67,7 @@ struct team *teams_add(struct teams *t, const struct team *team);
 /* Database writes; block. 0, -EEXIST (the name is taken), or another -errno with *err. */
 int teams_store(struct store *store, const struct team *team, struct error *err);
 int teams_store_changed(struct store *store, const struct team *team, struct error *err);
-/* Deletes it and revokes its keys, in one transaction. */
-int teams_store_deleted(struct store *store, const struct team *team, int64_t now, struct error *err);
+/* Deletes it and its keys, in one transaction. */
+int teams_store_deleted(struct store *store, const struct team *team, struct error *err);
 
 #endif

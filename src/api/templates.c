@@ -5,16 +5,19 @@
 
 #include <stdlib.h>
 
-/* The union of E2B's Template and Cube's TemplateSummary. Templates of this machine serve every team. `spawnCount` counts the sandboxes that are alive. */
-static void add_template(struct out *o, const struct sandbox_index *ix, const struct index_template *t)
+/* The union of E2B's Template and Cube's TemplateSummary. Templates of this machine serve every team. `spawnCount` counts the team's sandboxes that are alive. */
+static void add_template(struct out *o, const struct api_request *r, const struct index_template *t)
 {
+	const struct sandbox_index *ix = r->api->config.index;
 	size_t alive = 0;
 	int64_t last = 0;
-	for (size_t i = 0; i < index_count(ix); i++)
-		if (str_eq(index_at(ix, i)->template_id, t->id)) {
+	for (size_t i = 0; i < index_count(ix); i++) {
+		const struct index_sandbox *s = index_at(ix, i);
+		if (str_eq(s->template_id, t->id) && str_eq(s->team, r->team)) {
 			alive++;
-			last = index_at(ix, i)->started_at; /* ascending */
+			last = s->started_at; /* ascending */
 		}
+	}
 	out_str(o, "templateID", t->id);
 	out_str(o, "buildID", t->build_id);
 	out_bool(o, "public", true);
@@ -70,7 +73,7 @@ void handle_templates(struct api_request *r)
 	out_open(&o, NULL, '[');
 	for (size_t i = 0; i < n; i++) {
 		out_open(&o, NULL, '{');
-		add_template(&o, ix, sorted[i]);
+		add_template(&o, r, sorted[i]);
 		out_close(&o, '}');
 	}
 	out_close(&o, ']');
@@ -105,7 +108,7 @@ void handle_template(struct api_request *r)
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	out_open(&o, NULL, '{');
-	add_template(&o, r->api->config.index, t);
+	add_template(&o, r, t);
 	out_open(&o, "builds", '[');
 	out_open(&o, NULL, '{');
 	out_str(&o, "buildID", t->build_id);

@@ -259,6 +259,34 @@ static bool is_id(struct str s)
 	return s.n > 0;
 }
 
+int client_find(struct client *cl, const char *kind, const char *path, const char *id_field, const char *given, json_t **ret, struct error *err)
+{
+	enum { NO, BEGINNING, EXACT } best = NO;
+	cleanup_json json_t *all = NULL;
+	int r = client_list(cl, path, &all, err);
+	if (r < 0)
+		return r;
+	json_t *found = NULL, *one;
+	bool several = false;
+	size_t i;
+	json_array_foreach(all, i, one) {
+		struct str id = json_str(json_object_get(one, id_field));
+		bool exact = str_is(id, given) || str_is(json_str(json_object_get(one, "name")), given);
+		int fits = exact ? EXACT : id.n && *given && str_starts(id, str_of(given)) ? BEGINNING : NO;
+		if (!fits || fits < (int)best)
+			continue;
+		several = fits == (int)best;
+		best = fits;
+		found = one;
+	}
+	if (!found)
+		return error_set(err, -ENOENT, 404, "there is no %s '%s' (see `cubicle %s list`)", kind, given, kind);
+	if (several)
+		return error_set(err, -ENOTUNIQ, 400, "'%s' fits more than one %s; give the whole id (see `cubicle %s list`)", given, kind, kind);
+	*ret = json_incref(found);
+	return 0;
+}
+
 int client_resolve(struct client *cl, const char *given, char *id, struct error *err)
 {
 	struct str want = str_of(given), tail;

@@ -43,6 +43,10 @@ int client_call(struct client *cl, const char *method, const char *path, const j
 /* All pages of a list. */
 int client_list(struct client *cl, const char *path, json_t **ret, struct error *err);
 
+/* One thing of a list by its id, its name, or the unique beginning of its id; owned by the caller. `kind` ("key") is for messages, id_field what the id is
+ * called. -ENOENT, -ENOTUNIQ with *err. */
+int client_find(struct client *cl, const char *kind, const char *path, const char *id_field, const char *given, json_t **ret, struct error *err);
+
 /* The id of a sandbox given by its id or by the unique beginning of one, into id[32]. -ENOENT, -ENOTUNIQ with *err. */
 int client_resolve(struct client *cl, const char *given, char *id, struct error *err);
 

@@ -58,6 +58,18 @@ static const struct flag make_default_flags[] = {
 	{0},
 };
 
+static const struct flag key_create_flags[] = {
+	{"team", 0, FLAG_TEXT, "TEAM", "Name or id of the team that the key is for (default: the team `default`).", 0, 0},
+	{0},
+};
+
+#define QUOTA_FLAGS                                                                                          \
+	{"sandboxes", 0, FLAG_TEXT, "N", "Most sandboxes that run at once: a number, `none`, or `default` for the server's option.", 0, 0}, \
+	{"creates", 0, FLAG_TEXT, "N", "Most sandboxes that are started in a second, likewise.", 0, 0},      \
+	{"memory", 0, FLAG_TEXT, "MIB", "Most memory in MiB of the sandboxes that run, likewise.", 0, 0}
+
+static const struct flag quota_flags[] = {QUOTA_FLAGS, {0}};
+
 static const struct flag cert_make_flags[] = {
 	{"days", 0, FLAG_NUMBER, "N", "How long the server's certificate is good (default 397).", 1, 825},
 	{"new-ca", 0, FLAG_SWITCH, NULL, "Also make a new authority: every client has to trust it anew.", 0, 0},
@@ -90,7 +102,17 @@ const struct command commands[] = {
 		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "
 		"2.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
 		make_default_flags, 0, CLI_MAX_WORDS, REST_NONE, 0, cmd_template_make_default},
-	{"key create", "[NAME]", "Make an API key and print it.", "Needs root on the server's machine, as all key commands do.", NULL, 0, 1, REST_NONE, 0, cmd_key_create},
+	{"team create", "NAME", "Make a team and print its id.",
+		"A team has keys, sandboxes and snapshots of its own and sees nothing of others'. Needs root on the server's machine, as all team and key commands do.",
+		quota_flags, 1, 1, REST_NONE, 0, cmd_team_create},
+	{"team list", "", "List the teams with what they use and may use.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_team_list},
+	{"team quota", "TEAM", "Show or set what a team may use.", "TEAM is a name, an id, or the unique beginning of one. Without flags the limits are shown. What runs goes on when a limit shrinks.",
+		quota_flags, 1, 1, REST_NONE, 0, cmd_team_quota},
+	{"team rename", "TEAM NAME", "Give a team another name.", NULL, NULL, 2, 2, REST_NONE, 0, cmd_team_rename},
+	{"team block", "TEAM", "Refuse the keys of a team.", "Its sandboxes go on until their deadlines.", NULL, 1, 1, REST_NONE, 0, cmd_team_block},
+	{"team unblock", "TEAM", "Take the keys of a team again.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_team_unblock},
+	{"team delete", "TEAM", "Delete a team and its keys.", "It must have no sandboxes and no snapshots.", NULL, 1, 1, REST_NONE, 0, cmd_team_delete},
+	{"key create", "[NAME]", "Make an API key and print it.", NULL, key_create_flags, 0, 1, REST_NONE, 0, cmd_key_create},
 	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
 	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},
 	{"cert make", "", "Make a local authority and a certificate for listen.tls, or renew the certificate.",

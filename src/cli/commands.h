@@ -23,6 +23,15 @@ int cmd_key_create(struct cli *c);
 int cmd_key_list(struct cli *c);
 int cmd_key_revoke(struct cli *c);
 
+/* commands_team.c */
+int cmd_team_create(struct cli *c);
+int cmd_team_list(struct cli *c);
+int cmd_team_quota(struct cli *c);
+int cmd_team_rename(struct cli *c);
+int cmd_team_block(struct cli *c);
+int cmd_team_unblock(struct cli *c);
+int cmd_team_delete(struct cli *c);
+
 /* commands_template.c */
 int cmd_template_list(struct cli *c);
 

@@ -44,10 +44,15 @@ static void keys(struct buf *to, void *arg)
 	list_all(to, arg, true, "/admin/keys", NULL, "id", "name");
 }
 
+static void teams(struct buf *to, void *arg)
+{
+	list_all(to, arg, true, "/admin/teams", NULL, "name", "teamID");
+}
+
 /* The scripts call `completion words -- WORDS...`: the candidates for the last of these words. */
 static int print_words(struct cli *c)
 {
-	static const struct completion_source sources[] = {{"SANDBOX", sandboxes}, {"TEMPLATE", templates}, {"KEY", keys}, {0}};
+	static const struct completion_source sources[] = {{"SANDBOX", sandboxes}, {"TEMPLATE", templates}, {"KEY", keys}, {"TEAM", teams}, {0}};
 	cleanup_buf struct buf out = BUF_INIT;
 	int argc = 0;
 	while (c->rest && c->rest[argc])

@@ -15,7 +15,7 @@ struct fake_sandbox {
 	bool alive;
 	int64_t started_at, end_at;
 	uint64_t state;
-	char envd_token[33], traffic_token[33], team[33], template_id[33];
+	char envd_token[33], traffic_token[33], team[65], template_id[33];
 	struct buf metadata;
 	int internet; /* -1 = not given */
 	const char *reason; /* with which it is being killed; NULL = none is told */
