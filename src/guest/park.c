@@ -21,7 +21,7 @@
 enum {
 	MAX_PTYS = 256,
 	QUIET = MS_NOSUID | MS_NODEV | MS_NOEXEC,
-	STAGES = 12, /* layers of a template, each of which may need a place to stand while the root is put together */
+	STAGES = 20, /* layers of a sandbox (BOX_MAX_LAYERS in sandbox/backend.h), each of which may need a place to stand while the root is put together */
 };
 
 /* Where the birth tree has room for us (host side: set_up_birth()). */

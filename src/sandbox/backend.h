@@ -113,6 +113,19 @@ int box_dirty(const struct box *b, uint64_t *ret);
 int box_brake(struct box *b, uint64_t most);
 /* Starts writing back what is dirty inside (syncfs on a worker, one at a time per box; a second call while one runs does nothing). */
 void box_sync(struct box *b);
+/* What a copy of a disk cost. */
+struct box_copied {
+	uint64_t size;  /* bytes of host disk that the copy holds */
+	int64_t paused; /* ns in which what writes to files inside had to wait */
+};
+/* c NULL: there is no copy, *err says why: 507 no room, -ECANCELED the box was killed meanwhile. */
+typedef void box_copied_fn(const struct box_copied *c, const struct error *err, void *arg);
+/* Copies its disk, as it is with all that was written so far, to the file `path`, which another box may name as a layer: complete and durable there, or absent (a file
+ * path + ".new" may be left behind by a crash). Programs inside go on, but what they write meanwhile waits. One at a time per box. done() follows, perhaps after
+ * released(), unless this fails: -EAGAIN when it does not run, -EBUSY when one is under way, or -errno. */
+int box_copy(struct box *b, const char *path, box_copied_fn *done, void *arg);
+/* The image at the path is not named by anybody any more: forgets the mount of it, then removes the file. On a worker; boxes that still end keep what they use. */
+void backend_drop_image(struct backend *b, const char *path);
 /* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */

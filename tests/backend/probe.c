@@ -1,6 +1,7 @@
 /*
  * Static helper inside the test template: tries one thing and prints how it went. "count THING [hold]" uses THING up and prints how often it could. "serve" is a service that
  * says who it is to whoever sends a line, ends at "die", and takes 300 MB at "eat". "bomb SECONDS" takes every process that there may be, until it kills its process group.
+ * "xattr FILE [VALUE]" sets or prints an attribute of a file. "stuck FILE" is in the middle of writing to the file for ever: out of a pipe that stays empty.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,6 +14,7 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,8 +74,35 @@ static int bomb(int seconds)
 	return kill(0, SIGKILL);
 }
 
+static int xattr(const char *file, const char *value)
+{
+	char text[64];
+	ssize_t n;
+	if (value)
+		return setxattr(file, "user.probe", value, strlen(value), 0) < 0;
+	n = getxattr(file, "user.probe", text, sizeof(text));
+	printf("%.*s\n", n > 0 ? (int)n : 0, text);
+	return n < 0;
+}
+
+static int stuck(const char *file)
+{
+	int pipes[2], fd = open(file, O_WRONLY | O_CREAT, 0644);
+	if (fd < 0 || pipe(pipes) < 0)
+		return 1;
+	printf("stuck\n");
+	fflush(stdout);
+	close(0), close(1), close(2);
+	for (;;)
+		splice(pipes[0], NULL, fd, NULL, 65536, 0);
+}
+
 int main(int argc, char **argv)
 {
+	if (argc >= 3 && strcmp(argv[1], "xattr") == 0)
+		return xattr(argv[2], argc > 3 ? argv[3] : NULL);
+	if (argc == 3 && strcmp(argv[1], "stuck") == 0)
+		return stuck(argv[2]);
 	if (argc >= 3 && strcmp(argv[1], "count") == 0) {
 		int n = 0;
 		while (n < 3000 && one(argv[2]) >= 0)

@@ -54,6 +54,7 @@ void world_init(struct world *w)
 		  "cp $2 bin/probe; printf 'root::0:0::/root:/bin/sh\\nuser:x:1000:1000::/home/user:/bin/sh\\n' > etc/passwd\n"
 		  "cp $2 bin/probe; printf 'root:x:0:\\nuser:x:1000:\\n' > etc/group; chown 1000:1000 home/user; cp bin/busybox bin/busybox-suid; chmod 4755 bin/busybox-suid\n"
 		  "ln -s /etc/elsewhere etc/hosts; head -c 1000000 /dev/urandom > etc/blob\n"
+		  "mkdir -p opt/moved/deep opt/replaced; echo one > opt/moved/deep/one; echo two > opt/moved/two; echo old > opt/replaced/old; echo gone > opt/gone\n"
 		  "mkfs.erofs $1/template.erofs . >/dev/null; cd /; rm -rf $1/tree",
 		w->dir, getenv("CUBICLE_PROBE"));
 	assert_int_equal(options_init(&w->options), 0);

@@ -1,4 +1,5 @@
 #include "sandbox/namespace/impl.h"
+#include "sandbox/namespace/box.h"
 #include "sandbox/namespace/sweep.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -12,6 +13,7 @@ enum {
 	REAPERS = 2,
 	CLEANERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
 	SLOW = 8,
+	COPIERS = 3, /* few: each can keep the host's disk busy */
 	QUEUE = 65536,
 };
 
@@ -100,7 +102,8 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 		b->reapers = workq_new(REAPERS, QUEUE);
 		b->cleaners = workq_new(CLEANERS, QUEUE);
 		b->slow = workq_new(SLOW, QUEUE);
-		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow)
+		b->copiers = workq_new(COPIERS, QUEUE);
+		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow || !b->copiers)
 			r = error_errno(err, -ENOMEM, "threads of the namespace backend");
 	}
 	if (r < 0) {
@@ -164,6 +167,9 @@ void backend_free(struct backend *b)
 		return;
 	if (b->pool)
 		pool_close(b->pool);
+	for (struct box *x = b->boxes; x; x = x->next)
+		box_copy_stop(x, false);
+	workq_free(b->copiers);
 	workq_free(b->workers);
 	workq_free(b->reapers);
 	workq_free(b->cleaners);

@@ -62,6 +62,7 @@ void box_free(struct box *b)
 	stop_watching(b);
 	if (b->slow)
 		b->slow->box = NULL;
+	box_copy_stop(b, false);
 	if (b->prev)
 		b->prev->next = b->next;
 	else
@@ -123,6 +124,7 @@ void box_release(struct box *b)
 	/* Also one whose create failed, which nobody waits for: the end of the backend before its slot is discarded would leave disk and cgroups behind. */
 	backend_hold_drain(b->backend);
 	stop_watching(b);
+	box_copy_stop(b, true);
 	if (b->slot && b->slot->pidfd >= 0) {
 		slot_hold_mounts(b->slot);
 		process_signal(b->slot->pidfd, SIGKILL);

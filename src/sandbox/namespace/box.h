@@ -44,6 +44,8 @@ struct box {
 	struct loop_fd *watch;
 	struct loop_timer *timer;
 	struct slow_job *slow; /* at most one trim or sync at a time */
+	struct copy_job *copy; /* at most one copy of the disk at a time */
+	bool frozen;         /* its work group, as box_freeze() was told */
 	struct box_death death;
 	struct error error;  /* of the worker */
 	pid_t spawner;
@@ -55,6 +57,11 @@ struct slow_job {
 	int root;
 	bool trim;
 };
+
+/* box_copy.c: freezes or thaws the work group beside a copy, which holds it frozen for a moment. 0 or -errno. */
+int box_copy_freeze(struct box *b, bool on);
+/* The copy under way is to stop, and may not touch the work group any more (`killed`: which is thawed). */
+void box_copy_stop(struct box *b, bool killed);
 
 /* In the backend's list; its state is BOX_MAKING. NULL without memory. */
 struct box *box_new(struct backend *backend, struct str id, const struct box_ops *ops, void *arg);

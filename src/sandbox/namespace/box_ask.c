@@ -17,7 +17,12 @@ static bool is_usable(const struct box *b)
 
 int box_freeze(struct box *b, bool on)
 {
-	return is_usable(b) ? cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on) : -EBUSY;
+	if (!is_usable(b))
+		return -EBUSY;
+	int r = b->copy ? box_copy_freeze(b, on) : cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on);
+	if (r == 0)
+		b->frozen = on;
+	return r;
 }
 
 static int open_image(const struct box *b)

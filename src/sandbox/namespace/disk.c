@@ -1,4 +1,5 @@
 #include "sandbox/namespace/disk.h"
+#include "sandbox/namespace/copy.h"
 #include "sandbox/namespace/host.h"
 #include "sandbox/space.h"
 #include "base/cleanup.h"
@@ -172,30 +173,6 @@ static int master_of(struct host *h, uint32_t size_mb, struct error *err)
 	return fd;
 }
 
-/* Copies the data of a sparse file and leaves its holes. Offsets are explicit: the source is shared between threads. */
-static int copy_sparse(int from, int to, off_t size, bool share)
-{
-	if (share && ioctl(to, FICLONE, from) == 0)
-		return 0;
-	if (ftruncate(to, size) < 0)
-		return -errno;
-	for (off_t at = 0; at < size;) {
-		off_t data = lseek(from, at, SEEK_DATA);
-		if (data < 0)
-			return errno == ENXIO ? 0 : -errno;
-		off_t end = lseek(from, data, SEEK_HOLE);
-		if (end < 0)
-			return -errno;
-		for (off_t in = data, out = data; in < end;) {
-			ssize_t n = copy_file_range(from, &in, to, &out, (size_t)(end - in), 0);
-			if (n <= 0)
-				return n < 0 ? -errno : -EIO;
-		}
-		at = end;
-	}
-	return 0;
-}
-
 static int make_image(struct host *h, const char *name, uint32_t size_mb, struct error *err)
 {
 	cleanup_fd int master = master_of(h, size_mb, err);
@@ -210,7 +187,7 @@ static int make_image(struct host *h, const char *name, uint32_t size_mb, struct
 	if (from < 0 || to < 0)
 		return error_errno(err, -errno, "disk image %s", name);
 	/* A shared block needs room when it is written, which a guaranteed disk may not. */
-	int r = copy_sparse(from, to, (off_t)size_mb << 20, !h->options->disk_guarantee);
+	int r = copy_sparse(from, to, (off_t)size_mb << 20, !h->options->disk_guarantee, NULL);
 	if (r == 0 && h->options->disk_guarantee && fallocate(to, FALLOC_FL_KEEP_SIZE, 0, (off_t)size_mb << 20) < 0)
 		r = -errno;
 	if (r < 0) {
@@ -288,8 +265,14 @@ int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret
 	d.root = open_root(mount, err);
 	if (d.root < 0)
 		return d.root;
+	disk_thaw(d.root);
 	*ret = d;
 	return 0;
+}
+
+void disk_thaw(int root)
+{
+	ioctl(root, FITHAW, 0);
 }
 
 void disk_leave(struct disk *d)

@@ -27,8 +27,11 @@ void masters_free(struct masters *m);
 
 /* Makes the image `name`, attaches and mounts it with ids shifted to the user namespace. 0 or -errno (-ENOSPC: no room for a guaranteed disk). */
 int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err);
-/* Regains a disk that a living sandbox has mounted: the same loop device gives the same file system. */
+/* Regains a disk that a living sandbox has mounted: the same loop device gives the same file system. Thaws it: a node that ended in the middle of a copy has left it
+ * frozen, and then what writes to it can neither go on nor die. */
 int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err);
+/* Ends a freeze of the mounted file system that whoever began it has not ended; `root`: a descriptor on it. */
+void disk_thaw(int root);
 /* Nothing of it is wanted any more: when the kernel would write back much, or finds no room for it, it is told not to. Before it is unmounted anywhere. */
 void disk_abandon(struct host *h, struct disk *d);
 /* Lets go and deletes the image; what is dirty is thrown away. The loop device is given back when the kernel lets go of it. */

@@ -19,6 +19,7 @@ struct backend {
 	struct workq *reapers;  /* kills, that somebody waits for */
 	struct workq *cleaners; /* what is left of dead slots */
 	struct workq *slow;     /* what waits for a disk: trim, sync */
+	struct workq *copiers;  /* copies of disks, images that go */
 	struct box *boxes;
 	unsigned discarding;   /* slots that a cleaner has or will get, boxes that are being released, and the drain itself; atomic */
 	void (*drained)(void *arg);

@@ -23,6 +23,7 @@ struct layer {
 	ino_t ino;
 	bool loop;
 	unsigned loop_number;
+	bool disk;       /* a copy of a writable disk */
 };
 
 struct layers {
@@ -64,6 +65,12 @@ static const char *place(char to[512], const struct host *h, unsigned number)
 {
 	snprintf(to, 512, "%.460s/mounts/layers/%u", h->dir, number);
 	return to;
+}
+
+static bool is_disk(const char *path)
+{
+	struct str s = str_of(path);
+	return s.n > 4 && str_is(str_from(s, s.n - 4), ".img");
 }
 
 /* Reads files of the mounted layer until the budget is used up: what a node thread reads is charged to the node, not to the first sandbox. */
@@ -136,15 +143,15 @@ static int mount_erofs(const char *source, struct error *err)
 	return mount_new("erofs", options, ARRAY_SIZE(options), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, err);
 }
 
-/* From the file itself where the kernel can (6.12), else through a loop device. */
-static int mount_image(struct host *h, struct layer *y, struct error *err)
+/* The copy was made of a frozen file system: there is no journal to replay. */
+static int mount_disk(const char *source, struct error *err)
 {
-	struct error first = {0};
-	int fd = mount_erofs(y->path, &first);
-	if (fd >= 0)
-		return fd;
-	if (fd != -ENOTBLK && fd != -EINVAL)
-		return error_set(err, fd, 500, "layer %s: %s", y->path, first.message);
+	struct mount_option options[] = {{"source", source}, {"ro", NULL}, {"noload", NULL}};
+	return mount_new("ext4", options, ARRAY_SIZE(options), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME, err);
+}
+
+static int mount_through_loop(struct host *h, struct layer *y, struct error *err)
+{
 	cleanup_fd int image = open(y->path, O_RDONLY | O_CLOEXEC);
 	if (image < 0)
 		return error_errno(err, -errno, "layer %s", y->path);
@@ -152,13 +159,28 @@ static int mount_image(struct host *h, struct layer *y, struct error *err)
 	if (device < 0)
 		return device;
 	char path[LOOPDEV_PATH_SIZE];
-	fd = mount_erofs(loopdev_path(path, y->loop_number), err);
+	loopdev_path(path, y->loop_number);
+	int fd = y->disk ? mount_disk(path, err) : mount_erofs(path, err);
 	if (fd < 0) {
 		loopdev_release(h->loops, y->loop_number);
 		return error_wrap(err, fd, "layer %s", y->path);
 	}
 	y->loop = true;
 	return fd;
+}
+
+/* From the file itself where the kernel can (EROFS, 6.12), else through a loop device. */
+static int mount_image(struct host *h, struct layer *y, struct error *err)
+{
+	struct error first = {0};
+	if (y->disk)
+		return mount_through_loop(h, y, err);
+	int fd = mount_erofs(y->path, &first);
+	if (fd >= 0)
+		return fd;
+	if (fd != -ENOTBLK && fd != -EINVAL)
+		return error_set(err, fd, 500, "layer %s: %s", y->path, first.message);
+	return mount_through_loop(h, y, err);
 }
 
 /* Layers that were deleted or replaced on disk; sandboxes that use them keep clones of their own. */
@@ -208,6 +230,7 @@ static int add(struct host *h, const char *path, struct layer **ret, struct erro
 	y->dev = st.st_dev;
 	y->ino = st.st_ino;
 	y->number = l->next++;
+	y->disk = is_disk(path);
 	cleanup_fd int fd = r < 0 ? r : mount_image(h, y, err);
 	if (fd < 0)
 		r = fd;
@@ -221,9 +244,20 @@ static int add(struct host *h, const char *path, struct layer **ret, struct erro
 		layer_free(y);
 		return r;
 	}
-	start_warming(at);
+	/* Of a disk each sandbox reads what it needs: it may be large, and used by few. */
+	if (!y->disk)
+		start_warming(at);
 	*ret = y;
 	return 0;
+}
+
+void layers_forget(struct host *h, const char *path)
+{
+	pthread_mutex_lock(&h->layers->lock);
+	struct layer *y = map_get(&h->layers->by_path, str_of(path));
+	if (y)
+		forget(h, y);
+	pthread_mutex_unlock(&h->layers->lock);
 }
 
 int layers_number(struct host *h, const char *path)
@@ -252,14 +286,15 @@ int layers_clone(struct host *h, const char *path, int userns, unsigned *ret_num
 		forget_stale(h);
 		r = add(h, path, &y, err);
 	}
+	cleanup_fd int fd = r;
 	if (r == 0) {
-		place(at, h, y->number);
+		/* Under the lock: it could be forgotten. */
+		size_t n = strlen(place(at, h, y->number));
+		snprintf(at + n, sizeof(at) - n, "%s", y->disk ? "/upper" : "");
 		*ret_number = y->number;
+		fd = mount_clone(AT_FDCWD, at, false, err);
 	}
 	pthread_mutex_unlock(&l->lock);
-	if (r < 0)
-		return r;
-	cleanup_fd int fd = mount_clone(AT_FDCWD, at, false, err);
 	if (fd < 0)
 		return fd;
 	r = mount_idmap(fd, userns, err);

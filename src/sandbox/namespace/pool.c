@@ -428,6 +428,14 @@ struct slot *pool_take_dressed(struct pool *p, const struct box_spec *spec)
 	return take(p, spec, true);
 }
 
+void pool_forget_layer(struct pool *p, const char *layer)
+{
+	pthread_mutex_lock(&p->lock);
+	recipes_forget_layer(&p->recipes, layer);
+	pthread_cond_signal(&p->wake);
+	pthread_mutex_unlock(&p->lock);
+}
+
 void pool_close(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);

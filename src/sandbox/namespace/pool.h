@@ -33,6 +33,8 @@ void pool_wait_open(struct pool *p);
 struct slot *pool_take(struct pool *p, const struct box_spec *spec);
 /* One that has the root already, or NULL; does not wait. */
 struct slot *pool_take_dressed(struct pool *p, const struct box_spec *spec);
+/* This layer goes: slots that have it in their root are discarded soon. */
+void pool_forget_layer(struct pool *p, const char *layer);
 /* Stops the filler and discards what is parked. */
 void pool_close(struct pool *p);
 

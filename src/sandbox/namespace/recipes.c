@@ -84,6 +84,16 @@ void recipes_forget_favourite(struct recipes *r)
 		forget(r, r->favourite);
 }
 
+void recipes_forget_layer(struct recipes *r, const char *layer)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(r->list); i++)
+		for (size_t k = 0; k < r->list[i].n; k++)
+			if (strcmp(r->list[i].layers[k], layer) == 0) {
+				forget(r, &r->list[i]);
+				break;
+			}
+}
+
 unsigned recipes_bare(const struct recipes *r, unsigned wanted)
 {
 	double others = 0;

@@ -25,6 +25,8 @@ void recipes_ask(struct recipes *r, const char *const *layers, size_t n);
 void recipes_decay(struct recipes *r);
 /* Its layers are not there any more. */
 void recipes_forget_favourite(struct recipes *r);
+/* This layer goes: what is made of it is not asked for any more. */
+void recipes_forget_layer(struct recipes *r, const char *layer);
 /* How many of `wanted` parked slots should stay without a root, for what is not the favourite. */
 unsigned recipes_bare(const struct recipes *r, unsigned wanted);
 void recipes_done(struct recipes *r);

@@ -365,11 +365,14 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 {
 	char name[sizeof(s->disk.name)];
 	uint64_t start;
+	struct error lost = {0};
 	memcpy(name, s->disk.name, sizeof(name));
 	int r = host_enter(h, err);
 	if (r < 0)
 		return r;
 	s->has_cgroups = s->has_socket = true;
+	/* First, also of a dead one: a disk left frozen keeps its processes from ending. */
+	int disk = disk_adopt(h, name, s->disk.loop, &s->disk, &lost);
 	s->pidfd = process_pidfd(s->pid);
 	/* The start time is read after the descriptor is held: from then on the pid cannot become another's. */
 	if (s->pidfd < 0 || process_start_time(s->pid, &start) < 0 || start != s->start || process_ended(s->pidfd)) {
@@ -396,7 +399,7 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 		return r;
 	}
 	s->has_net = true;
-	return disk_adopt(h, name, s->disk.loop, &s->disk, err);
+	return disk < 0 ? error_set(err, disk, 500, "%s", lost.message) : 0;
 }
 
 int slot_status(const struct slot *s, int *ret_code, int *ret_status)
