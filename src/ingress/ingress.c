@@ -4,17 +4,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ingress/admit.h"
+#include "ingress/exchange.h"
 #include "ingress/forward.h"
-#include "ingress/gate.h"
 #include "ingress/page.h"
-#include "ingress/upstream.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
 enum {
-	MAX_INTERIM = 16,   /* 1xx answers passed on; a sandbox that sends more is not serious */
 	CONNECT_TRIES = 3,
 	FULL_TRIES = 8,
 	MAX_WAKES = 4,
@@ -28,61 +26,12 @@ static const int64_t retry_after[CONNECT_TRIES - 1] = {100 * NS_PER_MS, 200 * NS
 #define WAKE_PATIENCE (30 * NS_PER_S)
 /* A client that waits for 100 is told to go on when the service does not say so by then (many never do). */
 #define CONTINUE_PATIENCE (300 * NS_PER_MS)
-/*
- * A client that closed its half is nearly always gone. The service sees that half closed too, as it would without us: many stop their work then. Bytes sent to the
- * client find out whether it is gone; while the sandbox is silent nothing does, so it is given up.
- */
-#define HANGUP_PATIENCE (5 * NS_PER_S)
 
-enum exchange_state {
-	WAKING,  /* waits for the sandbox to be resumed, until wake_deadline */
-	OPENING, /* the node makes a connection, or the timer waits to ask it again */
-	WAITING, /* the request is on its way, no final head has come */
-	BODY,    /* the answer streams */
-	TUNNEL,  /* raw bytes both ways */
-	DONE,    /* answered or cut: only closed() is to come */
-};
-
-struct exchange {
-	struct ingress *ingress;
-	struct exchange *prev, *next; /* in target->exchanges */
-	struct target *target;        /* WAKING, and DONE from there: NULL */
-	struct http_req *req;
-	struct upstream *up; /* WAKING, OPENING, DONE: NULL */
-	struct node_call *call;
-	struct gate_waiter waiter;
-	int64_t wake_deadline; /* CLOCK_BOOTTIME; 0 = it never waited */
-	struct loop_timer *timer;
-	enum exchange_state state;
-	uint16_t port;
-	char id[ROUTE_ID_MAX + 1];
-	unsigned tries, interim, wakes;
-	bool sent_body;     /* bytes of the request's body went out: it cannot be sent again */
-	bool request_done;  /* its end as well */
-	bool retried, fresh_only;
-	bool upgrade, head_request, continued, hung_up;
-	bool peer_done;     /* TUNNEL: the sandbox closed its half */
-	bool keep_alive;    /* of the answer */
-	struct http_body body; /* of the answer */
-	struct buf trailers;   /* likewise */
-};
-
-struct ingress {
-	struct ingress_config config;
-	struct pool *pool;
-	struct gates *gates;
-	struct index_listener listener;
-};
-
-static void begin(struct exchange *x);
 static void wake(struct exchange *x, const struct index_sandbox *s);
-static void on_readable(struct upstream *u, void *arg);
-static void on_drained(struct upstream *u, void *arg);
-static const struct upstream_ops up_ops = {on_readable, on_drained};
 
 /* Ends */
 
-static void release(struct exchange *x)
+void exchange_release(struct exchange *x)
 {
 	node_call_cancel(steal_pointer(&x->call));
 	gate_leave(&x->waiter);
@@ -92,14 +41,13 @@ static void release(struct exchange *x)
 
 static void answer(struct exchange *x, const struct page *p)
 {
-	release(x);
+	exchange_release(x);
 	upstream_close(steal_pointer(&x->up), false);
 	x->state = DONE;
 	page_respond(x->req, p);
 }
 
-/* Nothing of an answer has gone out: say what is wrong. Else the client must see a cut and no regular end. */
-static void fail(struct exchange *x, const char *message, bool name_port)
+void exchange_fail(struct exchange *x, const char *message, bool name_port)
 {
 	if (x->state == DONE)
 		return;
@@ -108,7 +56,7 @@ static void fail(struct exchange *x, const char *message, bool name_port)
 		return;
 	}
 	bool reset = x->state == TUNNEL;
-	release(x);
+	exchange_release(x);
 	x->state = DONE;
 	upstream_close(steal_pointer(&x->up), reset);
 	http_abort(x->req);
@@ -121,7 +69,7 @@ static void fail_with(struct exchange *x, const struct error *err)
 
 static void fail_gone(struct exchange *x)
 {
-	fail(x, "The sandbox was not found", false);
+	exchange_fail(x, "The sandbox was not found", false);
 }
 
 static void fail_transition(struct exchange *x)
@@ -131,31 +79,7 @@ static void fail_transition(struct exchange *x)
 
 static void fail_closed_port(struct exchange *x)
 {
-	fail(x, "The sandbox is running but port is not open", true);
-}
-
-static void fail_bad_answer(struct exchange *x)
-{
-	fail(x, "The service on this port sent no valid HTTP answer", true);
-}
-
-/* The answer is complete. The connection serves again when it is in a known state. */
-static void complete(struct exchange *x)
-{
-	struct upstream *u = steal_pointer(&x->up);
-	cleanup_buf struct buf trailers = BUF_INIT;
-	release(x);
-	x->state = DONE;
-	if (x->keep_alive && x->request_done)
-		upstream_park(u);
-	else
-		upstream_close(u, false);
-	if (forward_trailers(&trailers, buf_str(&x->trailers), NULL) < 0) {
-		http_abort(x->req);
-		return;
-	}
-	http_trailers(x->req, buf_str(&trailers));
-	http_finish(x->req);
+	exchange_fail(x, "The sandbox is running but port is not open", true);
 }
 
 /* Sending the request */
@@ -177,23 +101,9 @@ static const char *peer_address(const struct http_req *r, char *to, size_t n)
 	return NULL;
 }
 
-/* Whether the request may be sent once more when a connection that had served before was closed under it. */
-static bool may_retry(const struct exchange *x)
-{
-	static const char *const idempotent[] = {"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "PROPFIND", "QUERY"};
-	if (!x->up->reused || x->retried || x->sent_body || x->interim)
-		return false;
-	if (buf_len(&x->up->out))
-		return true; /* the head never left whole */
-	for (size_t i = 0; i < ARRAY_SIZE(idempotent); i++)
-		if (str_is(x->req->head->method, idempotent[i]))
-			return true;
-	return false;
-}
-
 static void on_timer(struct loop_timer *t, void *arg);
 
-static void set_timer(struct exchange *x, int64_t ns)
+void exchange_set_timer(struct exchange *x, int64_t ns)
 {
 	if (!x->timer)
 		x->timer = loop_timer_new(x->ingress->config.loop, on_timer, x);
@@ -208,7 +118,7 @@ static void send_end(struct exchange *x)
 		const struct forward f = {.own_key = x->ingress->config.own_key, .arg = x->ingress->config.arg};
 		cleanup_buf struct buf trailers = BUF_INIT;
 		if (forward_trailers(&trailers, http_req_trailers(x->req), &f) < 0) {
-			fail(x, "The server is out of memory", false);
+			exchange_fail(x, "The server is out of memory", false);
 			return;
 		}
 		upstream_send(x->up, STR("0\r\n"), buf_str(&trailers), STR("\r\n"));
@@ -220,7 +130,7 @@ static void pass_hangup(struct exchange *x)
 {
 	if (x->request_done)
 		upstream_shutdown(x->up);
-	set_timer(x, HANGUP_PATIENCE);
+	exchange_set_timer(x, HANGUP_PATIENCE);
 }
 
 /* Has a connection: the head goes first, bytes of the body follow as they come. */
@@ -231,7 +141,7 @@ static void send_head(struct exchange *x)
 		.arg = x->ingress->config.arg};
 	cleanup_buf struct buf head = BUF_INIT;
 	if (forward_request(&head, x->req->head, &f) < 0) {
-		fail(x, "The server is out of memory", false);
+		exchange_fail(x, "The server is out of memory", false);
 		return;
 	}
 	x->state = WAITING;
@@ -243,7 +153,7 @@ static void send_head(struct exchange *x)
 	if (x->hung_up)
 		pass_hangup(x);
 	else if (x->req->head->expect_continue && !x->continued)
-		set_timer(x, CONTINUE_PATIENCE);
+		exchange_set_timer(x, CONTINUE_PATIENCE);
 }
 
 /* The node knows more than the index: it may be pausing the sandbox at this moment. */
@@ -266,19 +176,19 @@ static void on_opened(const struct node_answer *a, void *arg)
 		close(a->fd);
 		fail_gone(x);
 	} else if (!a->err) {
-		x->up = target_add(x->target, a->fd, x->port, &up_ops, x);
+		x->up = target_add(x->target, a->fd, x->port, &answer_ops, x);
 		if (x->up)
 			send_head(x);
 		else
-			fail(x, "The server is out of memory", false);
+			exchange_fail(x, "The server is out of memory", false);
 	} else if (a->err->status == 404 || a->err->status == 409) {
 		refused_by_state(x, a->err->status);
 	} else if (a->err->status != 502) {
 		fail_with(x, a->err);
 	} else if (a->err->code == -ECONNREFUSED && x->tries < CONNECT_TRIES) {
-		set_timer(x, retry_after[x->tries - 1]);
+		exchange_set_timer(x, retry_after[x->tries - 1]);
 	} else if (a->err->code == -ETIMEDOUT && x->tries < FULL_TRIES) {
-		set_timer(x, FULL_RETRY_AFTER);
+		exchange_set_timer(x, FULL_RETRY_AFTER);
 	} else {
 		fail_closed_port(x);
 	}
@@ -294,9 +204,9 @@ static void open_connection(struct exchange *x)
 		fail_with(x, &err);
 }
 
-static void begin(struct exchange *x)
+void exchange_begin(struct exchange *x)
 {
-	x->up = x->fresh_only ? NULL : target_take(x->target, x->port, &up_ops, x);
+	x->up = x->fresh_only ? NULL : target_take(x->target, x->port, &answer_ops, x);
 	if (x->up)
 		send_head(x);
 	else
@@ -333,16 +243,16 @@ static void move(struct exchange *x, struct target *to)
 static void enter(struct exchange *x)
 {
 	const struct index_sandbox *s = index_find(x->ingress->config.index, str_of(x->id));
-	release(x);
+	exchange_release(x);
 	x->tries = 0;
 	if (s && index_is_running(s)) {
 		struct target *to = pool_target(x->ingress->pool, s->id, s->generation);
 		x->state = OPENING;
 		if (to) {
 			move(x, to);
-			begin(x);
+			exchange_begin(x);
 		} else {
-			fail(x, "The server is out of memory", false);
+			exchange_fail(x, "The server is out of memory", false);
 		}
 	} else if (admit_wakes(s)) {
 		wake(x, s);
@@ -370,7 +280,7 @@ static void wake(struct exchange *x, const struct index_sandbox *s)
 {
 	struct error err = {0};
 	int64_t now = clock_boottime();
-	release(x);
+	exchange_release(x);
 	x->state = WAKING;
 	move(x, NULL);
 	if (!x->wake_deadline)
@@ -382,7 +292,7 @@ static void wake(struct exchange *x, const struct index_sandbox *s)
 	else if (gate_wait(x->ingress->gates, s, str_of(x->req->id), &x->waiter, &err) < 0)
 		on_woken(&err, x);
 	else
-		set_timer(x, MAX(x->wake_deadline - now, 0));
+		exchange_set_timer(x, MAX(x->wake_deadline - now, 0));
 }
 
 static void on_timer(struct loop_timer *t, void *arg)
@@ -393,7 +303,7 @@ static void on_timer(struct loop_timer *t, void *arg)
 	} else if (x->state == OPENING) {
 		open_connection(x);
 	} else if (x->hung_up) {
-		fail(x, "The client is gone", false);
+		exchange_fail(x, "The client is gone", false);
 	} else if (x->state == WAITING && !x->continued) {
 		x->continued = true;
 		http_interim(x->req, 100, NULL);
@@ -446,7 +356,7 @@ static void on_writable(struct http_req *r)
 	upstream_set_reading(x->up, true);
 	/* What was read before the client fell behind is not told by the socket. */
 	if (buf_len(&x->up->in))
-		on_readable(x->up, x);
+		answer_ops.readable(x->up, x);
 }
 
 static void on_hangup(struct http_req *r)
@@ -454,7 +364,7 @@ static void on_hangup(struct http_req *r)
 	struct exchange *x = r->arg;
 	x->hung_up = true;
 	if (x->state == WAKING)
-		fail(x, "The client is gone", false);
+		exchange_fail(x, "The client is gone", false);
 	else if (x->state == WAITING || x->state == BODY)
 		pass_hangup(x);
 }
@@ -462,7 +372,7 @@ static void on_hangup(struct http_req *r)
 static void on_closed(struct http_req *r, bool complete_)
 {
 	struct exchange *x = r->arg;
-	release(x);
+	exchange_release(x);
 	loop_timer_free(x->timer);
 	if (complete_ && x->state == TUNNEL)
 		upstream_drain(x->up);
@@ -475,166 +385,6 @@ static void on_closed(struct http_req *r, bool complete_)
 
 static const struct http_req_ops req_ops = {
 	.body = on_body, .end = on_end, .writable = on_writable, .hangup = on_hangup, .closed = on_closed};
-
-/* The sandbox's side */
-
-static void on_drained(struct upstream *u, void *arg)
-{
-	struct exchange *x = arg;
-	http_req_resume(x->req);
-}
-
-/* Sends on; false when the client is behind: then reading stops until on_writable(). */
-static bool pass(struct exchange *x, struct str bytes)
-{
-	if (x->hung_up && x->state == BODY)
-		set_timer(x, HANGUP_PATIENCE);
-	if (bytes.n && http_send(x->req, bytes.p, bytes.n) > HTTP_HIGH_WATER) {
-		upstream_set_reading(x->up, false);
-		return false;
-	}
-	return true;
-}
-
-/* A 1xx other than 101. */
-static void take_interim(struct exchange *x, const struct http_head *h)
-{
-	cleanup_buf struct buf lines = BUF_INIT;
-	if (++x->interim > MAX_INTERIM || forward_response(&lines, h, false) < 0) {
-		fail_bad_answer(x);
-		return;
-	}
-	if (h->status == 100 && (x->continued || !x->req->head->expect_continue))
-		return; /* said already, or not asked for */
-	if (h->status == 100)
-		x->continued = true;
-	const char *text = buf_cstr(&lines);
-	if (text)
-		http_interim(x->req, h->status, text);
-}
-
-static void take_upgrade(struct exchange *x, const char *reason, const char *lines)
-{
-	if (!x->upgrade) {
-		fail_bad_answer(x);
-		return;
-	}
-	release(x);
-	x->state = TUNNEL;
-	http_upgrade(x->req, 101, reason, lines);
-}
-
-/* A final head (or a 101). */
-static void take_head(struct exchange *x, const struct http_head *h)
-{
-	cleanup_buf struct buf lines = BUF_INIT, reason = BUF_INIT;
-	buf_add_str(&reason, h->reason);
-	const char *text = forward_response(&lines, h, x->head_request) < 0 ? NULL : buf_cstr(&lines), *words = buf_cstr(&reason);
-	if (!text || !words) {
-		fail(x, "The server is out of memory", false);
-		return;
-	}
-	if (h->status == 101) {
-		take_upgrade(x, *words ? words : NULL, text);
-		return;
-	}
-	if (!x->hung_up)
-		release(x);
-	x->state = BODY;
-	x->keep_alive = h->keep_alive;
-	http_body_init(&x->body, h->framing, h->length);
-	x->body.trailers = &x->trailers;
-	/* A body that ends with the connection is chunked for the client, so that a cut stays a cut. */
-	http_start(x->req, h->status, *words ? words : NULL, text, h->framing == HTTP_BODY_UNTIL_CLOSE ? HTTP_BODY_CHUNKED : h->framing, h->length);
-}
-
-/* One head off u->in. False when there is no whole one. */
-static bool parse_head(struct exchange *x)
-{
-	struct http_head h;
-	ssize_t n = http_parse_response(buf_str(&x->up->in), x->head_request, &h);
-	if (n < 0)
-		fail_bad_answer(x);
-	if (n <= 0)
-		return false;
-	if (h.status < 200 && h.status != 101)
-		take_interim(x, &h);
-	else
-		take_head(x, &h);
-	if (x->up)
-		buf_consume(&x->up->in, (size_t)n);
-	return true;
-}
-
-/* Decodes what is in u->in. False when reading must stop. */
-static bool parse_body(struct exchange *x)
-{
-	struct str in = buf_str(&x->up->in), run;
-	size_t all = in.n;
-	bool more = true;
-	while (more && in.n && !x->body.done) {
-		if (http_body_next(&x->body, &in, &run) < 0) {
-			fail_bad_answer(x);
-			return false;
-		}
-		more = pass(x, run);
-	}
-	buf_consume(&x->up->in, all - in.n);
-	if (!x->body.done)
-		return more;
-	complete(x);
-	return false;
-}
-
-/* Uses up what was read. False when the exchange is over or the client is behind. */
-static bool process(struct exchange *x)
-{
-	while (x->state == WAITING)
-		if (!parse_head(x))
-			return x->state == WAITING;
-	if (x->state == BODY)
-		return parse_body(x);
-	if (x->state != TUNNEL)
-		return false;
-	bool more = pass(x, buf_str(&x->up->in));
-	buf_clear(&x->up->in);
-	return more;
-}
-
-/* The connection ended: -EPIPE regularly, else by a failure. */
-static void take_end(struct exchange *x, int why)
-{
-	if (x->state == TUNNEL && why == -EPIPE) {
-		x->peer_done = true;
-		upstream_set_reading(x->up, false);
-		http_finish(x->req);
-		return;
-	}
-	if (x->state == BODY && why == -EPIPE && x->body.framing == HTTP_BODY_UNTIL_CLOSE) {
-		x->keep_alive = false;
-		complete(x);
-		return;
-	}
-	if (x->state == WAITING && buf_len(&x->up->in) == 0 && may_retry(x)) {
-		x->retried = x->fresh_only = true;
-		upstream_close(steal_pointer(&x->up), false);
-		begin(x);
-		return;
-	}
-	fail(x, "The service closed the connection without an answer", true);
-}
-
-static void on_readable(struct upstream *u, void *arg)
-{
-	struct exchange *x = arg;
-	if (!process(x) || !u->reading)
-		return;
-	int r = upstream_read(u);
-	if (r > 0)
-		process(x);
-	else if (r < 0)
-		take_end(x, r);
-}
 
 /* A sandbox's generation ends: nothing of it may be reached any more. */
 static void on_ended(const struct index_sandbox *s, void *arg)
@@ -704,7 +454,7 @@ void ingress_handle(struct ingress *g, struct http_req *r, const struct route *r
 		http_respond_error(r, 503, "the server is out of memory");
 	} else if (t) {
 		move(x, t);
-		begin(x);
+		exchange_begin(x);
 	} else {
 		wake(x, s);
 	}
