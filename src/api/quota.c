@@ -12,7 +12,8 @@ struct quota_lease {
 	const struct team *team;
 	struct node_call *call;
 	uint64_t memory_mb; /* of each */
-	unsigned unseen;    /* new sandboxes that the index does not hold yet */
+	unsigned asked;     /* new sandboxes */
+	unsigned unseen;    /* how many of them the index does not hold yet */
 	char resumes[33];   /* or the sandbox that is resumed */
 	bool counted;       /* one lease counts for a sandbox, however many resume it */
 };
@@ -25,9 +26,21 @@ struct quota {
 	struct quota_lease *first, *last; /* the oldest first */
 };
 
+static bool alike(const struct quota_lease *a, const struct quota_lease *b)
+{
+	return a->team == b->team && a->memory_mb == b->memory_mb;
+}
+
 static void lease_free(struct quota_lease *l)
 {
 	struct quota *q = l->quota;
+	/* What it was given appeared, and was taken for what others wait for. */
+	for (struct quota_lease *other = q->first; l->unseen && other; other = other->next)
+		if (other != l && alike(other, l)) {
+			unsigned n = MIN(l->unseen, other->asked - other->unseen);
+			other->unseen += n;
+			l->unseen -= n;
+		}
 	*(l->previous ? &l->previous->next : &q->first) = l->next;
 	*(l->next ? &l->next->previous : &q->last) = l->previous;
 	for (struct quota_lease *other = q->first; l->counted && other; other = other->next)
@@ -43,12 +56,13 @@ static void call_ended(void *arg)
 	lease_free(arg);
 }
 
-/* A sandbox that was not known: the node made it for the oldest lease that still waits for one, or for another; the sum is right. */
+/* A sandbox that was not known. Which lease it was made for is not told: it is taken off the oldest, lease_free() puts that right. So the sum is exact, and
+ * after a call that failed it is too large, never too small, until those end that are under way with it. */
 static void appeared(const struct index_sandbox *s, void *arg)
 {
 	struct quota *q = arg;
 	for (struct quota_lease *l = q->first; l; l = l->next)
-		if (l->unseen && str_is(s->team, l->team->ref)) {
+		if (l->unseen && l->memory_mb == s->memory_mb && str_is(s->team, l->team->ref)) {
 			l->unseen--;
 			return;
 		}
@@ -192,7 +206,7 @@ int quota_take(struct quota *q, struct str ref, unsigned n, uint64_t memory_mb, 
 	if (r == 0)
 		r = lease_new(q, team, memory_mb, ret, err);
 	if (r == 0)
-		(*ret)->unseen = n;
+		(*ret)->asked = (*ret)->unseen = n;
 	return r;
 }
 

@@ -284,7 +284,7 @@ void handle_team_delete(struct api_request *r)
 		return;
 	}
 	if (n) {
-		api_failf(r, 409, "team '%s' has %zu sandboxes: end them first", team->name, n);
+		api_failf(r, 409, "team '%s' has %zu sandbox%s: end what it has first", team->name, n, n == 1 ? "" : "es");
 		return;
 	}
 	struct team_work *w = work_new(r);

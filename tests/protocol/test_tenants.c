@@ -374,7 +374,7 @@ static void creates_in_flight_count(void **state)
 
 static void a_create_counts_until_the_node_has_answered(void **state)
 {
-	struct member a = member_new("a", "{\"sandboxes\":1}");
+	struct member a = member_new("a", "{\"sandboxes\":1}"), b = member_new("b", "{\"sandboxes\":2}");
 	char text[512];
 	/* The client leaves, the create goes on. */
 	world->silent = true;
@@ -387,6 +387,15 @@ static void a_create_counts_until_the_node_has_answered(void **state)
 	check_refusal(&a, "quota sandboxes");
 	cleanup_reply struct reply busy = world_admin(world, "DELETE", "/admin/teams/a", NULL);
 	assert_int_equal(busy.status, 409);
+	/* A later one that is there before it changes nothing of that. */
+	world->silent = true;
+	fd = world_open(world, false);
+	n = snprintf(text, sizeof(text), "POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\n%sContent-Length: 21\r\n\r\n{\"templateID\":\"base\"}", b.header);
+	assert_true(write(fd, text, (size_t)n) == n);
+	world_turn(world);
+	assert_int_equal(create_as(&b), 201);
+	check_refusal(&b, "quota sandboxes");
+	close(fd);
 	/* With its node the question is gone, and the next snapshot says what there is. */
 	world_lose_node(world);
 	assert_int_equal(create_as(&a), 503);

@@ -1,0 +1,251 @@
+"""Teams: what one of them has, another cannot see, reach or count on (case 179); their keys and quotas."""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from e2b import RateLimitException, Sandbox
+from e2b.exceptions import AuthenticationException, NotFoundException
+
+from conftest import serving
+from server import CUBICLE, ROOT, clean_env, wait_for
+
+JS = ROOT / "tests/e2e/js"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as s:
+        yield s
+
+
+def cubicle(server, *words, check=True):
+    r = subprocess.run([str(CUBICLE), *words, f"--state.dir={server.state}"], capture_output=True, text=True, timeout=120, env=clean_env())
+    assert not check or r.returncode == 0, (words, r.stderr)
+    return r
+
+
+class Team:
+    def __init__(self, server, name, *quotas):
+        self.server, self.name = server, name
+        self.id = cubicle(server, "team", "create", name, *quotas).stdout.strip()
+        self.key = cubicle(server, "key", "create", "main", "--team", name).stdout.strip()
+
+    def call(self, method, path, body=None):
+        return self.server.call(method, path, body, key=self.key)
+
+    def create(self, **body):
+        return self.call("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 300, **body})
+
+    def delete(self):
+        for box in self.call("GET", "/v2/sandboxes")[1]:
+            self.call("DELETE", "/sandboxes/" + box["sandboxID"])
+        cubicle(self.server, "team", "delete", self.id)
+
+
+@pytest.fixture
+def team(server):
+    """team(name, flags...) makes one that ends with the test."""
+    made = []
+
+    def make(name, *quotas):
+        made.append(Team(server, name, *quotas))
+        return made[-1]
+
+    yield make
+    for t in made:
+        t.delete()
+
+
+def routes():
+    """(method, pattern, flags) of the program's own table."""
+    table = re.findall(r'^\t(R|LATER)\("([A-Z]+)", "(/[^"]*)", ([^"]*)', (ROOT / "src/api/routes.c").read_text(), re.M)
+    assert len(table) > 80
+    return [(method, pattern, rest if kind == "R" else "") for kind, method, pattern, rest in table]
+
+
+def fits_all(snapshot):
+    """A body that every route takes."""
+    return {"timeout": 60, "duration": 60, "count": 1, "memory": True, "templateID": "base", "snapshotID": snapshot, "allowOut": [], "denyOut": [], "name": "x"}
+
+
+def answers(team, method, pattern, parameter, value, snapshot):
+    """What a team is told about a thing, by several bodies, with the thing's id taken out."""
+    path = re.sub(r"\{\w+\}", "x", pattern.replace(parameter, value))
+    found = []
+    for body in (None, {}, fits_all(snapshot)) if method in ("POST", "PUT", "PATCH") else (None,):
+        status, answer = team.call(method, path, body)
+        found.append((status, json.dumps(answer).replace(value, "ID")))
+    return found
+
+
+def check_hidden(team, parameter, value, never, snapshot):
+    """Every route that names such a thing answers as it does for one that never was, with 404 (501 when it is none of this server's)."""
+    checked = 0
+    for method, pattern, _ in routes():
+        if parameter not in pattern:
+            continue
+        theirs = answers(team, method, pattern, parameter, value, snapshot)
+        none = answers(team, method, pattern, parameter, never, snapshot)
+        assert theirs == none, (method, pattern)
+        wanted = {404} if parameter == "{sandboxID}" else {404, 501}
+        assert wanted & {status for status, _ in theirs} and all(status >= 400 for status, _ in theirs), (method, pattern, theirs)
+        checked += 1
+    return checked
+
+
+def check_unlisted(team, *secrets):
+    for method, pattern, flags in routes():
+        if method == "GET" and "{" not in pattern and "ADMIN" not in flags:
+            text = json.dumps(team.call("GET", pattern)[1])
+            assert not [s for s in secrets if s in text], (pattern, text)
+
+
+def test_no_route_tells_of_another_teams_sandbox(server, team):
+    """case 179"""
+    a, b = team("owner"), team("stranger")
+    status, box = a.create(metadata={"who": "very-secret-word"})
+    assert status == 201
+    box = box["sandboxID"]
+    never = "i" + "".join(chr(ord("a") + (ord(c) - ord("a") + 1) % 26) if c.isalpha() else c for c in box[1:])
+    snapshot = None
+    status, answer = a.call("POST", f"/sandboxes/{box}/snapshots", {"name": "very-secret-name"})
+    if status != 501:
+        assert status == 201, answer
+        snapshot = answer["snapshotID"]
+    for state in ("running", "paused"):
+        assert check_hidden(b, "{sandboxID}", box, never, snapshot or "x") >= 15
+        check_unlisted(b, box, "very-secret", *([snapshot] if snapshot else []))
+        assert a.call("GET", f"/sandboxes/{box}")[1]["state"] == state
+        if state == "running" and a.call("POST", f"/sandboxes/{box}/pause", {})[0] == 501:
+            break
+    if snapshot:
+        assert check_hidden(b, "{templateID}", snapshot, "snap-" + "0" * (len(snapshot) - 5), "x") >= 10
+        assert b.create(templateID=snapshot)[0] == 404
+        assert b.create(templateID="very-secret-name")[0] == 404
+        mine = b.create()[1]["sandboxID"]
+        assert b.call("POST", f"/sandboxes/{mine}/rollback", {"snapshotID": snapshot})[0] == 404
+        assert a.call("DELETE", f"/templates/{snapshot}")[0] == 204
+    # The published client says the same.
+    with pytest.raises(NotFoundException):
+        Sandbox.connect(box, api_key=b.key)
+    assert Sandbox.kill(box, api_key=b.key) is False
+    # How it ended is its team's to know, too.
+    assert a.call("DELETE", f"/sandboxes/{box}")[0] == 204
+    assert "lastTermination" in a.call("GET", f"/sandboxes/{box}")[1]
+    assert "lastTermination" not in b.call("GET", f"/sandboxes/{box}")[1]
+
+
+def test_the_ingress_asks_for_tokens_and_no_key_opens_it(server, team):
+    """case 179: traffic is let in by the sandbox's tokens; a key, whoever's, neither helps nor enters."""
+    a, b = team("owner"), team("stranger")
+    _, box = a.create(network={"allowPublicTraffic": False})
+    to = {"E2b-Sandbox-Id": box["sandboxID"], "X-API-Key": b.key, "Authorization": f"Bearer {b.key}"}
+
+    def via(port, path, **more):
+        return server.call("GET", path, key=None, headers={**to, "E2b-Sandbox-Port": str(port), **more})
+
+    assert via(49983, "/envs")[0] == 401
+    assert via(49983, "/envs", **{"X-Access-Token": b.key})[0] == 401
+    assert via(49983, "/envs", **{"X-Access-Token": box["envdAccessToken"]})[0] == 200
+    assert via(8000, "/")[0] == 403
+    assert via(8000, "/", **{"e2b-traffic-access-token": b.key})[0] == 403
+    s = Sandbox.connect(box["sandboxID"], api_key=a.key)
+    s.files.write("/tmp/s.py", """
+import http.server, json
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps(dict(self.headers)).encode()
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers(); self.wfile.write(body)
+http.server.HTTPServer(("", 8000), H).serve_forever()
+""")
+    s.commands.run("python3 /tmp/s.py", background=True)
+    token = {"e2b-traffic-access-token": box["trafficAccessToken"], "X-Mark": "here"}
+    wait_for(lambda: via(8000, "/", **token)[0] == 200, what="the service")
+    seen = via(8000, "/", **token)[1]
+    assert seen["X-Mark"] == "here" and b.key not in json.dumps(seen)
+
+
+def js(script, key, server):
+    r = subprocess.run(["node", "--input-type=module", "-e", script], cwd=JS, capture_output=True, text=True, timeout=120,
+                       env={**os.environ, **server.env(), "E2B_API_KEY": key})
+    assert r.returncode == 0, r.stderr
+    return r.stdout
+
+
+def test_a_team_over_its_quota_is_told_so_by_every_client(server, team):
+    a = team("small", "--sandboxes", "2")
+    first = Sandbox.create("base", api_key=a.key)
+    assert a.create()[0] == 201
+    with pytest.raises(RateLimitException, match="quota sandboxes"):
+        Sandbox.create("base", api_key=a.key)
+    assert server.call("POST", "/sandboxes", {"templateID": "base"}, key=a.key)[0] == 429
+    assert re.fullmatch(r"[1-9]\d*", server.last_headers["Retry-After"])
+    said = js("import { Sandbox, RateLimitError } from 'e2b'; try { await Sandbox.create('base') } catch (e) { console.log(e instanceof RateLimitError, e.message) }", a.key, server)
+    assert said.startswith("true") and "quota sandboxes" in said
+    # Of another team nothing is taken, and a place that is free is given at once.
+    assert team("other").create()[0] == 201
+    first.kill()
+    Sandbox.create("base", api_key=a.key)
+    # What runs is known also to a front that was started anew.
+    server.kill_process("front")
+    wait_for(lambda: reachable(a), what="the new front")
+    assert a.create()[0] == 429
+    cubicle(server, "team", "quota", "small", "--sandboxes", "none", "--memory", "1")
+    status, answer = a.create()
+    assert status == 429 and "quota memory" in answer["message"]
+    cubicle(server, "team", "quota", a.id[:8], "--memory", "default")
+    assert a.create()[0] == 201
+
+
+def reachable(team):
+    try:
+        return team.call("GET", "/v2/sandboxes")[0] == 200
+    except OSError:
+        return False
+
+
+def test_a_hundred_at_once_do_not_pass_a_quota(server, team):
+    a = team("crowd", "--sandboxes", "5")
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
+        got = [f.result()[0] for f in [pool.submit(a.create) for _ in range(100)]]
+    assert sorted(set(got)) == [201, 429] and got.count(201) == 5
+    assert len(a.call("GET", "/v2/sandboxes")[1]) == 5
+
+
+def test_a_rate_of_creates_lets_patient_clients_through(server, team):
+    """The newest client comes again after Retry-After by itself, and gets all it asked for."""
+    a = team("hasty", "--creates", "2")
+    said = js("import { Sandbox } from 'e2b'; const all = await Promise.all([0, 1, 2].map(() => Sandbox.create('base'))); console.log(all.length); await Promise.all(all.map((s) => s.kill()))", a.key, server)
+    assert said.strip() == "3"
+
+
+def test_teams_by_hand(server):
+    a = Team(server, "by-hand", "--memory", "2048")
+    listed = {t["name"]: t for t in json.loads(cubicle(server, "team", "list", "--json").stdout)}
+    assert listed["by-hand"]["quotas"] == {"sandboxes": None, "creates": None, "memoryMB": 2048} and listed["default"]["isDefault"]
+    table = cubicle(server, "team", "list").stdout
+    assert "by-hand" in table and "0/2048" in table
+    assert a.id in cubicle(server, "key", "list", "--json").stdout and "by-hand" in cubicle(server, "key", "list").stdout
+    assert "2048 MiB" in cubicle(server, "team", "quota", "by-hand").stdout
+    assert cubicle(server, "team", "quota", "by-hand", "--memory", "lots", check=False).returncode == 2
+    assert cubicle(server, "team", "create", "by-hand", check=False).returncode == 1
+    assert cubicle(server, "team", "rename", "by-hand", "renamed").stdout.strip() == a.id
+    status, box = a.create()
+    assert status == 201
+    assert "has 1 sandbox" in cubicle(server, "team", "delete", "renamed", check=False).stderr
+    cubicle(server, "team", "block", "renamed")
+    assert a.call("GET", "/teams")[0] == 403
+    with pytest.raises(Exception, match="blocked"):
+        Sandbox.create("base", api_key=a.key)
+    cubicle(server, "team", "unblock", "renamed")
+    assert [t["teamID"] for t in a.call("GET", "/teams")[1]] == [a.id]
+    assert a.call("DELETE", f"/sandboxes/{box['sandboxID']}")[0] == 204
+    assert cubicle(server, "team", "delete", a.id[:13]).stdout.strip() == a.id
+    with pytest.raises(AuthenticationException):
+        Sandbox.create("base", api_key=a.key)
+    assert cubicle(server, "team", "delete", "default", check=False).returncode == 1
+    assert cubicle(server, "key", "create", "x", "--team", "renamed", check=False).returncode == 1
