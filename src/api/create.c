@@ -7,6 +7,7 @@ void create_args_done(struct create_args *a)
 {
 	buf_done(&a->metadata);
 	buf_done(&a->envs);
+	network_args_done(&a->network);
 }
 
 static int not_served(struct error *err, const char *field)
@@ -124,57 +125,6 @@ static int check_lifecycle(const json_t *body, struct error *err)
 	return resume ? not_served(err, nested ? "lifecycle.autoResume" : "autoResume") : 0;
 }
 
-static int check_strings_empty(const json_t *network, const char *name, const char *alias, struct error *err)
-{
-	json_t *list;
-	char field[64];
-	int r = field_array(network, name, alias, &list, err);
-	if (r <= 0)
-		return r < 0 ? error_wrap(err, r, "network") : 0;
-	for (size_t i = 0; i < json_array_size(list); i++)
-		if (!json_is_string(json_array_get(list, i)))
-			return error_set(err, -EINVAL, 400, "network.%s[%zu] must be a string", name, i);
-	snprintf(field, sizeof(field), "network.%s", name);
-	return json_array_size(list) ? not_served(err, field) : 0;
-}
-
-static int parse_network(const json_t *body, struct create_args *a, struct error *err)
-{
-	static const char *const objects[] = {"egressProxy", "maskRequestHost"};
-	json_t *network, *j;
-	int r = field_object(body, "network", NULL, &network, err);
-	if (r <= 0)
-		return r;
-	r = field_bool(network, "allowPublicTraffic", "allow_public_traffic", &a->public_traffic, err);
-	if (r < 0)
-		return error_wrap(err, r, "network");
-	r = check_strings_empty(network, "allowOut", "allow_out", err);
-	if (r == 0)
-		r = check_strings_empty(network, "denyOut", "deny_out", err);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < ARRAY_SIZE(objects); i++)
-		if (field_any(network, objects[i], NULL, &j, err) > 0)
-			return error_set(err, -EOPNOTSUPP, 501, "network.%s is not implemented by this server", objects[i]);
-	/* E2B's rules are an object by domain, Cube's an array. */
-	if (field_any(network, "rules", NULL, &j, err) > 0) {
-		if (!json_is_object(j) && !json_is_array(j))
-			return error_set(err, -EINVAL, 400, "network.rules must be an object or an array");
-		if (json_object_size(j) + json_array_size(j))
-			return not_served(err, "network.rules");
-	}
-	r = field_array(network, "httpsPorts", NULL, &j, err);
-	if (r < 0)
-		return error_wrap(err, r, "network");
-	if (r > 0 && json_array_size(j))
-		return not_served(err, "network.httpsPorts");
-	/* Empty means "none may be reached", so that is not the same as absent. */
-	r = field_array(network, "dnsServers", NULL, &j, err);
-	if (r < 0)
-		return error_wrap(err, r, "network");
-	return r > 0 ? not_served(err, "network.dnsServers") : 0;
-}
-
 static int check_tokens(const json_t *body, struct error *err)
 {
 	json_t *iam, *tokens;
@@ -212,7 +162,7 @@ static int parse_security(const json_t *body, bool v2, struct create_args *a, st
 		return given;
 	if (v2 && given && !a->secure)
 		return error_set(err, -EINVAL, 400, "secure: sandboxes made by /v2/sandboxes are always secured");
-	if (given && !a->secure && !a->public_traffic)
+	if (given && !a->secure && !a->network.public_traffic)
 		return error_set(err, -EINVAL, 400, "network.allowPublicTraffic: false needs a secured sandbox (secure: true)");
 	a->secure |= v2;
 	return 0;
@@ -221,7 +171,7 @@ static int parse_security(const json_t *body, bool v2, struct create_args *a, st
 int create_parse(const json_t *body, bool v2, const struct options *o, struct create_args *a, struct error *err)
 {
 	struct str reference;
-	*a = (struct create_args){.public_traffic = true};
+	*a = (struct create_args){0};
 	int r = field_str(body, "templateID", NULL, &reference, err);
 	if (r < 0)
 		return r;
@@ -237,16 +187,12 @@ int create_parse(const json_t *body, bool v2, const struct options *o, struct cr
 	if (r == 0)
 		r = check_lists(body, err);
 	if (r >= 0)
-		r = parse_network(body, a, err);
+		r = network_parse_create(body, &a->network, err);
 	if (r >= 0)
 		r = parse_security(body, v2, a, err);
 	if (r >= 0)
 		r = parse_metadata(body, &a->metadata, err);
 	if (r >= 0)
 		r = parse_envs(body, &a->envs, err);
-	if (r < 0)
-		return r;
-	r = field_bool(body, "allow_internet_access", "allowInternetAccess", &a->internet, err);
-	a->has_internet = r > 0;
 	return r < 0 ? r : 0;
 }

@@ -2,14 +2,13 @@
 #ifndef CUBICLE_API_CREATE_H
 #define CUBICLE_API_CREATE_H
 
-#include "api/decode.h"
+#include "api/network.h"
 
 struct create_args {
 	struct template_reference template;
 	int64_t timeout;     /* seconds, -1 = never */
 	bool secure;         /* an envd token */
-	bool public_traffic; /* false: a token guards the ports */
-	bool has_internet, internet;
+	struct network_args network;
 	struct buf metadata, envs; /* forms of a msg_map */
 };
 

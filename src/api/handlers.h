@@ -17,6 +17,9 @@ void handle_kill(struct api_request *r);
 void handle_timeout(struct api_request *r);
 void handle_refresh(struct api_request *r);
 
+/* network.c */
+void handle_network(struct api_request *r);
+
 /* list.c */
 void handle_get(struct api_request *r);
 void handle_list(struct api_request *r);

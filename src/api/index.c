@@ -206,8 +206,12 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 	if (msg_has(m, sandbox, traffic_token))
 		s.traffic_token = m->traffic_token;
 	s.internet = s.has_internet && m->internet;
+	if (msg_has(m, sandbox, allow_out))
+		s.allow_out = m->allow_out;
+	if (msg_has(m, sandbox, deny_out))
+		s.deny_out = m->deny_out;
 	struct str *views[] = {&s.id, &s.team, &s.template_id, &s.alias, &s.generation, &s.isolation, &s.launch, &s.envd_token,
-		&s.traffic_token, &s.metadata.raw};
+		&s.traffic_token, &s.metadata.raw, &s.allow_out.raw, &s.deny_out.raw};
 	size_t n = sizeof(s);
 	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
 		n += views[i]->n;

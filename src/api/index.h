@@ -24,6 +24,7 @@ struct index_sandbox {
 	struct msg_map metadata;
 	bool has_internet, internet;             /* allow_internet_access as given; has_internet: it was given */
 	bool auto_pause, auto_resume;
+	struct msg_list allow_out, deny_out;     /* of the network policy, as given */
 	uint64_t sequence;                       /* of the newest message about it */
 	uint64_t epoch;                          /* private: the snapshot that last named it */
 };

@@ -64,10 +64,14 @@ static void create(struct api_request *r, bool v2)
 		return;
 	}
 	struct msg_create m = {.template = t->id, .team = r->team, .timeout = args.timeout, .secure = args.secure,
-		.public_traffic = args.public_traffic, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
+		.public_traffic = args.network.public_traffic, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
 	msg_set(&m, create, request, str_of(r->id));
-	if (args.has_internet)
-		msg_set(&m, create, internet, args.internet);
+	if (args.network.has_internet)
+		msg_set(&m, create, internet, args.network.internet);
+	if (buf_len(&args.network.allow_out))
+		msg_set(&m, create, allow_out, (struct msg_list){buf_str(&args.network.allow_out)});
+	if (buf_len(&args.network.deny_out))
+		msg_set(&m, create, deny_out, (struct msg_list){buf_str(&args.network.deny_out)});
 	api_wait(r, quota_hold(lease, node_create(r->api->config.node, &m, created, r, &err)), &err);
 }
 

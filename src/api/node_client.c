@@ -309,6 +309,11 @@ struct node_call *node_resume(struct node_client *nc, const struct msg_resume *m
 	return call(nc, MSG_ID_resume, m, MSG_ID_sandbox, done, arg, err);
 }
 
+struct node_call *node_network(struct node_client *nc, const struct msg_network *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_network, m, MSG_ID_ok, done, arg, err);
+}
+
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err)
 {
 	struct msg_open m = {.sandbox = sandbox, .port = port};

@@ -44,6 +44,7 @@ struct node_call *node_kill(struct node_client *nc, const struct msg_kill *m, no
 struct node_call *node_timeout(struct node_client *nc, const struct msg_timeout *m, node_done_fn *done, void *arg, struct error *err);
 /* The answer's body is `sandbox`, running. Errors: 404, 409 while another transition goes on, 429 and 503 without room. */
 struct node_call *node_resume(struct node_client *nc, const struct msg_resume *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_network(struct node_client *nc, const struct msg_network *m, node_done_fn *done, void *arg, struct error *err);
 /* A connection to a port inside the sandbox. Errors: 502 with code -ECONNREFUSED (nothing listens) or -ETIMEDOUT; 404 no such sandbox. */
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err);
 /* A page of the log of a running sandbox: the answer's body is `log_page`, whose entries are what its init said. */

@@ -28,7 +28,7 @@ const struct route api_routes[] = {
 	LATER("POST", "/sandboxes/{sandboxID}/fork", "Forks a running sandbox.")
 	LATER("POST", "/sandboxes/{sandboxID}/snapshots", "Makes a snapshot of a sandbox.")
 	LATER("POST", "/sandboxes/{sandboxID}/rollback", "Takes a sandbox back to a snapshot.")
-	LATER("PUT", "/sandboxes/{sandboxID}/network", "Replaces the egress policy.")
+	R("PUT", "/sandboxes/{sandboxID}/network", ROUTE_BODY, handle_network, "Replaces the egress policy.")
 	LATER("GET", "/sandboxes/{sandboxID}/metrics", "Metrics of a sandbox.")
 	R("GET", "/sandboxes/{sandboxID}/logs", 0, handle_logs, "Logs of a running sandbox.")
 	R("GET", "/v2/sandboxes/{sandboxID}/logs", 0, handle_logs_v2, "Logs of a running sandbox: direction, level, search.")

@@ -59,6 +59,18 @@ void sandbox_listed(struct out *o, const struct index_sandbox *s)
 	out_close(o, '}');
 }
 
+/* Absent when it has no entries. */
+static void add_list(struct out *o, const char *name, struct msg_list list)
+{
+	struct str rest = list.raw, item;
+	if (!rest.n)
+		return;
+	out_open(o, name, '[');
+	while (msg_list_next(&rest, &item))
+		out_str(o, NULL, item);
+	out_close(o, ']');
+}
+
 void sandbox_detail(struct out *o, const struct index_sandbox *s, const struct options *options)
 {
 	out_open(o, NULL, '{');
@@ -70,6 +82,8 @@ void sandbox_detail(struct out *o, const struct index_sandbox *s, const struct o
 	else
 		out_null(o, "allowInternetAccess");
 	out_open(o, "network", '{');
+	add_list(o, "allowOut", s->allow_out);
+	add_list(o, "denyOut", s->deny_out);
 	out_bool(o, "allowPublicTraffic", s->traffic_token.n == 0);
 	out_close(o, '}');
 	out_open(o, "lifecycle", '{');

@@ -42,6 +42,7 @@
 	O("pool.max", pool_max, INT, "128", 0, 1000, "Slots kept ready at most.")                            \
 	O("uid_base", uid_base, INT, "1879048192", 65536, 4294901760, "First id of the sandboxes' uid and gid ranges, 65536 each.") \
 	O("network.pool", network_pool, STRING, "100.96.0.0/16", 0, 0, "IPv4 range that the sandboxes' links are cut from.") \
+	O("network.private", network_private_open, STRING, "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16", 0, 0, "Private IPv4 ranges that a sandbox's allowOut may open, comma-separated; empty: none.") \
 	O("dns.upstream", dns_upstream, STRING, "", 0, 0, "Resolvers, comma-separated; empty: the machine's own from /etc/resolv.conf.") \
 	O("cgroup.parent", cgroup_parent, STRING, "cubicle", 0, 0, "Name of the top-level cgroup where systemd gave none.")
 

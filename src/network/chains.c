@@ -25,13 +25,23 @@ static void denied_set(struct buf *to, struct ipv4_range pool)
 	buf_add_c(to, " }\n\t}\n");
 }
 
-static void chains(struct buf *to, const struct instance *i, struct ipv4_range pool, bool fib, bool flows)
+/* Private addresses that a sandbox's policy names (allowOut), by sandbox. */
+static void opened_set(struct buf *to, struct str opened)
+{
+	buf_add_c(to, "\tset opened {\n\t\ttype ipv4_addr . ipv4_addr\n\t\tflags interval\n");
+	if (opened.n)
+		buf_addf(to, "\t\telements = { %.*s }\n", STR_FMT(opened));
+	buf_add_c(to, "\t}\n");
+}
+
+static void chains(struct buf *to, const struct instance *i, struct ipv4_range pool, struct str opened, bool fib, bool flows)
 {
 	char range[IPV4_TEXT];
 	ipv4_range_format(range, pool);
 	/* Added, so that deleting never fails; the three happen in one transaction. */
 	buf_addf(to, "add table inet %s\ndelete table inet %s\ntable inet %s {\n", i->table, i->table, i->table);
 	denied_set(to, pool);
+	opened_set(to, opened);
 	if (flows)
 		buf_add_c(to, "\tset flows {\n\t\ttype ipv4_addr\n\t\tsize 65536\n\t\tflags dynamic\n\t}\n");
 	/* Before address translation and connection tracking: wrong sources (the reverse path must be the link itself), forbidden destinations. */
@@ -40,6 +50,7 @@ static void chains(struct buf *to, const struct instance *i, struct ipv4_range p
 		     "\t\tmeta nfproto != ipv4 drop\n"
 		     "\t\tip saddr != %s drop\n"
 		     "%s"
+		     "\t\tip saddr . ip daddr @opened accept\n"
 		     "\t\tip daddr @denied drop\n\t}\n",
 		i->link_group, range, fib ? "\t\tfib saddr . iif oif 0 drop\n" : "");
 	buf_addf(to, "\tchain input {\n\t\ttype filter hook input priority filter - 10; policy accept;\n"
@@ -49,7 +60,7 @@ static void chains(struct buf *to, const struct instance *i, struct ipv4_range p
 		     "\t\tmeta oifgroup %#x meta iifgroup %#x drop\n"
 		     "\t\tmeta oifgroup %#x ct state != { established, related } drop\n"
 		     "\t\tmeta iifgroup != %#x accept\n"
-		     "\t\tip daddr @denied drop\n",
+		     "\t\tip saddr . ip daddr != @opened ip daddr @denied drop\n",
 		i->link_group, i->link_group, i->link_group, i->link_group);
 	if (flows)
 		buf_addf(to, "\t\tct state new add @flows { ip saddr ct count over %d } drop\n", FLOWS_PER_SANDBOX);
@@ -70,7 +81,7 @@ static int run_nft(struct str input, struct buf *output, struct error *err)
 	return r;
 }
 
-int host_chains_install(const struct instance *i, struct ipv4_range pool, struct buf *notes, struct error *err)
+int host_chains_install(const struct instance *i, struct ipv4_range pool, struct str opened, struct buf *notes, struct error *err)
 {
 	/* From everything to the least that is safe: rp_filter checks sources as well; the limit of flows protects availability only. */
 	static const struct {
@@ -85,7 +96,7 @@ int host_chains_install(const struct instance *i, struct ipv4_range pool, struct
 	cleanup_buf struct buf said = BUF_INIT;
 	for (size_t k = 0; k < ARRAY_SIZE(tries); k++) {
 		cleanup_buf struct buf rules = BUF_INIT, output = BUF_INIT;
-		chains(&rules, i, pool, tries[k].fib, tries[k].flows);
+		chains(&rules, i, pool, opened, tries[k].fib, tries[k].flows);
 		if (rules.failed)
 			return error_errno(err, -ENOMEM, "nftables");
 		int r = run_nft(buf_str(&rules), &output, err);

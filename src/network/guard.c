@@ -35,7 +35,7 @@ static void look(struct guard *g)
 	if (r == 0)
 		r = nft_table_exists(&nl, n->instance.table);
 	if (r == 0) {
-		r = host_chains_install(&n->instance, n->pool, &notes, &err);
+		r = network_install_chains(n, &notes, &err);
 		g->tell(r < 0 ? err.message : "somebody removed the chains that keep sandboxes off the host's networks: they are back", g->arg);
 	}
 	size_t before = buf_len(&notes);

@@ -24,8 +24,8 @@ int host_lock(struct error *err);
 /* The claim is a route of type unreachable for the whole range; more specific routes of the links win over it. */
 int host_claim(const struct instance *i, struct ipv4_range pool, bool on, struct error *err);
 
-/* Replaces our table by the static chains in one transaction. *notes gets a line for each protection this kernel cannot give. */
-int host_chains_install(const struct instance *i, struct ipv4_range pool, struct buf *notes, struct error *err);
+/* Replaces our table by the static chains in one transaction; `opened`: elements of the set of that name (source . destinations), may be empty. *notes gets a line for each protection this kernel cannot give. */
+int host_chains_install(const struct instance *i, struct ipv4_range pool, struct str opened, struct buf *notes, struct error *err);
 void host_chains_remove(const struct instance *i);
 /* A firewall made with iptables (Docker, ufw) may drop what it forwards unless told: tells it, or takes that back. */
 int host_iptables(const struct instance *i, bool on, struct buf *notes, struct error *err);

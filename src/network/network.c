@@ -81,7 +81,7 @@ static int claim(struct network *n, struct ipv4_range wanted, bool configured, s
 	return r;
 }
 
-int network_new(const struct instance *i, const char *pool, bool configured, struct network **ret, struct error *err)
+int network_new(const struct instance *i, const char *pool, bool configured, const char *open_list, struct network **ret, struct error *err)
 {
 	struct ipv4_range wanted;
 	int r = ipv4_range_parse(pool, &wanted, err);
@@ -89,12 +89,19 @@ int network_new(const struct instance *i, const char *pool, bool configured, str
 		return error_wrap(err, r, "network.pool");
 	if (wanted.bits < 8 || wanted.bits > 30)
 		return error_set(err, -EINVAL, 400, "network.pool %s: the prefix must be from 8 to 30 bits long", pool);
+	struct ipv4_range private[PRIVATE_MAX];
+	int n_open = reach_parse_private(open_list, private, err);
+	if (n_open < 0)
+		return error_wrap(err, n_open, "network.private");
 	struct network *n = calloc(1, sizeof(*n));
 	if (!n)
 		return error_errno(err, -ENOMEM, "network");
 	n->instance = *i;
 	n->proc = -1;
+	memcpy(n->open, private, sizeof(private[0]) * (size_t)n_open);
+	n->n_open = (size_t)n_open;
 	pthread_mutex_init(&n->lock, NULL);
+	pthread_mutex_init(&n->chains, NULL);
 	n->ipv6_conf = open("/proc/sys/net/ipv6/conf", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	n->home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
 	n->socket = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -104,7 +111,7 @@ int network_new(const struct instance *i, const char *pool, bool configured, str
 		r = claim(n, wanted, configured, err);
 	/* The walls stand before anything is forwarded. */
 	if (r == 0)
-		r = host_chains_install(i, n->pool, &n->notes, err);
+		r = network_install_chains(n, &n->notes, err);
 	if (r == 0)
 		r = host_iptables(i, true, &n->notes, err);
 	if (r == 0)
@@ -133,9 +140,16 @@ void network_free(struct network *n, bool remove_chains)
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
+	opened_free(n);
+	pthread_mutex_destroy(&n->chains);
 	pthread_mutex_destroy(&n->lock);
 	buf_done(&n->notes);
 	free(n);
+}
+
+struct reach_limits network_limits(const struct network *n)
+{
+	return (struct reach_limits){n->pool, n->open, n->n_open};
 }
 
 unsigned network_capacity(const struct network *n)

@@ -3,7 +3,8 @@
 #define CUBICLE_NETWORK_NETWORK_H
 
 #include "base/buf.h"
-#include "network/pool.h"
+#include "base/map.h"
+#include "network/reach.h"
 #include "network/slot.h"
 
 #include <pthread.h>
@@ -19,8 +20,23 @@ struct network {
 	pthread_mutex_t lock; /* of the two below */
 	int proc;
 	unsigned proc_uses;
+	struct ipv4_range open[PRIVATE_MAX]; /* private ranges that sandboxes may ask for */
+	size_t n_open;
+	pthread_mutex_t chains; /* of the host's, and of the map */
+	struct map opened;      /* slot number (unsigned) → struct reach_ranges, owned: what chains let it reach beside */
 	struct guard *guard; /* NULL until network_guard() */
 };
+
+static inline uint32_t network_guest_address(const struct network *n, unsigned number)
+{
+	return n->pool.base + 2 * number + 1;
+}
+
+/* opened.c. (Re)makes the host's chains: 0 or -errno. */
+int network_install_chains(struct network *n, struct buf *notes, struct error *err);
+/* Private ranges that the slot of this number may reach from now on, instead of those before. 0 or -errno. */
+int network_open_ranges(struct network *n, unsigned number, const struct reach_ranges *ranges, struct error *err);
+void opened_free(struct network *n);
 
 void guard_free(struct guard *g);
 

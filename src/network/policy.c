@@ -13,8 +13,6 @@
 enum { LOOPBACK = 1 }; /* ifindex of lo in every namespace */
 enum { SET_ALLOW = 1, SET_DENY, SET_PRIVATE };
 
-static const struct nft_range everything = {0, UINT32_MAX};
-
 static void private_set(struct netlink *n, struct ipv4_range pool)
 {
 	struct nft_range ranges[NFT_RANGES_MAX];
@@ -121,17 +119,16 @@ int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error 
 	return nft_commit(&n, err);
 }
 
-int policy_deny_all(bool on, struct error *err)
+int policy_apply(const struct reach *what, struct error *err)
 {
 	cleanup_netlink struct netlink n = NETLINK_INIT;
 	int r = netlink_open(&n, NETLINK_NETFILTER);
 	if (r < 0)
 		return error_errno(err, r, "nftables");
 	nft_begin(&n);
-	if (on)
-		nft_set_add(&n, TABLE, "deny4", 0, &everything, 1);
-	else
-		nft_set_remove(&n, TABLE, "deny4", &everything, 1);
-	r = nft_commit(&n, err);
-	return !on && r == -ENOENT ? 0 : r;
+	nft_set_flush(&n, TABLE, "allow4");
+	nft_set_flush(&n, TABLE, "deny4");
+	nft_set_add(&n, TABLE, "allow4", 0, what->allow.list, what->allow.n);
+	nft_set_add(&n, TABLE, "deny4", 0, what->deny.list, what->deny.n);
+	return nft_commit(&n, err);
 }

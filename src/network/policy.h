@@ -7,11 +7,11 @@
 #define CUBICLE_NETWORK_POLICY_H
 
 #include "base/error.h"
-#include "network/pool.h"
+#include "network/reach.h"
 
 /* Both run in the sandbox's network namespace. Installs the rules into a new namespace. 0 or -errno. */
 int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error *err);
-/* Denies every address, or takes that back; asking for what is so already is fine. 0 or -errno. */
-int policy_deny_all(bool on, struct error *err);
+/* Replaces what the two sets hold, in one transaction: everything is as before, or as asked for. 0 or -errno. */
+int policy_apply(const struct reach *r, struct error *err);
 
 #endif

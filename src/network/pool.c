@@ -58,6 +58,12 @@ char *ipv4_range_format(char *to, struct ipv4_range r)
 	return to;
 }
 
+char *ipv4_format(char *to, uint32_t a)
+{
+	snprintf(to, IPV4_TEXT, "%u.%u.%u.%u", a >> 24, a >> 16 & 255, a >> 8 & 255, a & 255);
+	return to;
+}
+
 bool ipv4_range_overlap(struct ipv4_range a, struct ipv4_range b)
 {
 	uint32_t mask = mask_of(MIN(a.bits, b.bits));

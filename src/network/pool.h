@@ -19,6 +19,8 @@ enum { IPV4_TEXT = 20 };
 int ipv4_range_parse(const char *text, struct ipv4_range *ret, struct error *err);
 /* Into to[IPV4_TEXT]; returns to. */
 char *ipv4_range_format(char *to, struct ipv4_range r);
+/* An address alone. */
+char *ipv4_format(char *to, uint32_t address);
 bool ipv4_range_overlap(struct ipv4_range a, struct ipv4_range b);
 uint32_t ipv4_range_last(struct ipv4_range r);
 

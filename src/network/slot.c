@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "network/policy.h"
 #include "sys/netlink.h"
+#include "sys/sock_diag.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -38,7 +39,7 @@ static void name_slot(const struct network *n, unsigned number, struct net_slot 
 	*s = (struct net_slot){.number = number, .netns = -1, .dns_udp = -1, .dns_tcp = -1};
 	snprintf(s->host_link, sizeof(s->host_link), "cub%sx%u", n->instance.tag, number & 0x7fffff); /* capacity is at most 2^23 */
 	s->host_address = n->pool.base + 2 * number;
-	s->guest_address = s->host_address + 1;
+	s->guest_address = network_guest_address(n, number);
 }
 
 /* A thread left in a sandbox's namespace would do the host's work there. */
@@ -201,9 +202,9 @@ static void add_neighbour(struct netlink *nl, int index, uint32_t address, struc
 	mnl_attr_put(m, NDA_LLADDR, sizeof(mac.bytes), mac.bytes);
 }
 
-static void default_route(struct netlink *nl, bool on, int index, uint32_t gateway)
+static void default_route(struct netlink *nl, int index, uint32_t gateway)
 {
-	struct nlmsghdr *m = netlink_add(nl, on ? RTM_NEWROUTE : RTM_DELROUTE, on ? NLM_F_CREATE | NLM_F_REPLACE : 0, "default route");
+	struct nlmsghdr *m = netlink_add(nl, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, "default route");
 	struct rtmsg *t = mnl_nlmsg_put_extra_header(m, sizeof(*t));
 	t->rtm_family = AF_INET;
 	t->rtm_table = RT_TABLE_MAIN;
@@ -222,7 +223,7 @@ static int guest_end(const struct network *n, const struct net_slot *s, struct n
 	add_address(inside, index, s->guest_address);
 	link_up(inside, index);
 	add_neighbour(inside, index, s->host_address, mac_of(n, s->number, true));
-	default_route(inside, true, index, s->host_address);
+	default_route(inside, index, s->host_address);
 	return netlink_run(inside, err);
 }
 
@@ -320,14 +321,29 @@ int network_slot_create(struct network *n, unsigned number, struct net_slot *ret
 	struct net_slot s;
 	assert(number < network_capacity(n));
 	name_slot(n, number, &s);
-	int r = netlink_open(&host, NETLINK_ROUTE);
-	r = r < 0 ? error_errno(err, r, "netlink") : build(n, &s, &host, &inside, err);
+	/* What the last sandbox of this number was let reach ends with it. */
+	int r = network_open_ranges(n, number, &(struct reach_ranges){0}, err);
+	if (r == 0 && (r = netlink_open(&host, NETLINK_ROUTE)) < 0)
+		error_errno(err, r, "netlink");
+	if (r == 0)
+		r = build(n, &s, &host, &inside, err);
 	if (r < 0) {
 		network_slot_done(&s);
 		return error_wrap(err, r, "network slot %u", number);
 	}
 	*ret = s;
 	return 0;
+}
+
+/* Servers of before took the route away where the internet was off. */
+static int restore_route(const struct net_slot *s, struct error *err)
+{
+	cleanup_netlink struct netlink inside = NETLINK_INIT;
+	int index = index_of(s->dns_udp, GUEST_LINK), r = netlink_open(&inside, NETLINK_ROUTE);
+	if (index < 0 || r < 0)
+		return error_errno(err, index < 0 ? index : r, "link inside");
+	default_route(&inside, index, s->host_address);
+	return netlink_run(&inside, err);
 }
 
 static int check_link(const struct network *n, const struct net_slot *s, struct error *err)
@@ -352,6 +368,8 @@ int network_slot_adopt(struct network *n, unsigned number, int netns, struct net
 		r = error_errno(err, -errno, "network namespace");
 	if (r == 0) {
 		r = dns_sockets(&s, err);
+		if (r == 0)
+			r = restore_route(&s, err);
 		go_home(n->home);
 	}
 	if (r < 0) {
@@ -363,29 +381,41 @@ int network_slot_adopt(struct network *n, unsigned number, int netns, struct net
 	return 0;
 }
 
-static int switch_internet(const struct net_slot *s, bool on, struct error *err)
+struct refused {
+	const struct network *network;
+	const struct reach *reach;
+	uint32_t own;
+};
+
+static bool is_refused(uint32_t peer, void *arg)
 {
-	cleanup_netlink struct netlink inside = NETLINK_INIT;
-	int index = index_of(s->dns_udp, GUEST_LINK), r = netlink_open(&inside, NETLINK_ROUTE);
-	if (index < 0 || r < 0)
-		return error_errno(err, index < 0 ? index : r, "link inside");
-	/* Without a route programs fail at once. The denial holds even for those that pick the link themselves (SO_BINDTODEVICE needs no route). */
-	r = policy_deny_all(!on, err);
-	if (r < 0)
-		return r;
-	default_route(&inside, on, index, s->host_address);
-	r = netlink_run(&inside, err);
-	return !on && r == -ESRCH ? 0 : r;
+	const struct refused *r = arg;
+	const struct reach_limits limits = network_limits(r->network);
+	return peer >> 24 != 127 && peer != r->own && !reach_allows(r->reach, &limits, peer);
 }
 
-int network_slot_internet(struct net_slot *s, bool on, struct error *err)
+/* In the namespace. The filter drops what comes and goes; a user that only waits for what comes would not notice. */
+static int apply_inside(struct network *n, unsigned number, const struct reach *r, struct error *err)
 {
-	cleanup_fd int home = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
-	if (home < 0 || setns(s->netns, CLONE_NEWNET) < 0)
+	struct refused refused = {n, r, network_guest_address(n, number)};
+	struct error ignored = {0};
+	int e = policy_apply(r, err);
+	if (e == 0) /* where the kernel cannot do it, they hang instead */
+		sock_diag_end(is_refused, &refused, &ignored);
+	return e;
+}
+
+int network_slot_apply(struct network *n, unsigned number, int netns, const struct reach *r, struct error *err)
+{
+	/* The wall of the host first: whichever of the two is narrower counts. */
+	int e = network_open_ranges(n, number, &r->opened, err);
+	if (e < 0)
+		return e;
+	if (setns(netns, CLONE_NEWNET) < 0)
 		return error_errno(err, -errno, "network namespace");
-	int r = switch_internet(s, on, err);
-	go_home(home);
-	return r;
+	e = apply_inside(n, number, r, err);
+	go_home(n->home);
+	return e;
 }
 
 void network_slot_done(struct net_slot *s)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "config/instance.h"
+#include "network/reach.h"
 
 #include <net/if.h>
 #include <stdbool.h>
@@ -25,10 +26,10 @@ struct net_slot {
 	uint32_t host_address, guest_address; /* host byte order */
 };
 
-/* pool: "a.b.c.d/n" (8..30); `configured` false lets an overlapping default move to the next free range of the same size, true refuses an overlap (400).
+/* pool: "a.b.c.d/n" (8..30); open: the private ranges that sandboxes may ask for (option network.private); `configured` false lets an overlapping default move to the next free range of the same size, true refuses an overlap (400).
  * Call in the host's network namespace. Claims the range by an unreachable route whose metric is the instance's link group, so that other servers and a later
  * start see it (a start while links of ours live keeps their range); installs the static host chains (one `nft -f -`) and turns forwarding on. */
-int network_new(const struct instance *i, const char *pool, bool configured, struct network **ret, struct error *err);
+int network_new(const struct instance *i, const char *pool, bool configured, const char *open, struct network **ret, struct error *err);
 /* Takes NULL. remove_chains: takes chains and claim away again (clean stop with no sandbox left). */
 void network_free(struct network *n, bool remove_chains);
 /* Numbers of slots: 0..capacity-1. */
@@ -44,8 +45,13 @@ int network_guard(struct network *n, network_tell_fn *tell, void *arg, struct er
 int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);
 /* The same struct for a namespace that lives already (re-adoption); netns is taken over on success. DNS sockets are bound anew (SO_REUSEPORT). */
 int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
-/* allow_internet_access: takes away or gives back the default route. 0 or -errno. */
-int network_slot_internet(struct net_slot *s, bool on, struct error *err);
+/* What reach_init() must know of this server. Views live as long as the network. */
+struct reach_limits network_limits(const struct network *n);
+/*
+ * Replaces what the slot of this number may reach, live: flows that exist are judged like new ones, and TCP connections that are refused now end for their users at once.
+ * 0, or -errno: what is in force then is never wider than before. Thread-safe; blocks for less than a ms where no private range is opened, else for some.
+ */
+int network_slot_apply(struct network *n, unsigned number, int netns, const struct reach *r, struct error *err);
 /* Closes the descriptors; namespace and link die with their last user. */
 void network_slot_done(struct net_slot *s);
 

@@ -82,7 +82,8 @@ static void adopt_one(struct live *l)
 		return;
 	}
 	l->adopting = true;
-	l->box = box_adopt(n->backend, str_of(s->id), s->handle.text, &live_box_ops, l, &err);
+	struct box_network network = {{buf_str(&s->allow_out)}, {buf_str(&s->deny_out)}, !s->has_internet || s->internet};
+	l->box = box_adopt(n->backend, str_of(s->id), s->handle.text, &network, &live_box_ops, l, &err);
 	if (!l->box) {
 		already_dead(l, "crashed", err.message);
 		return;

@@ -40,6 +40,10 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	set_text(&m.origin, &m.present, MSG_TAG_sandbox_origin, s->origin);
 	if (s->has_internet)
 		msg_set(&m, sandbox, internet, s->internet);
+	if (buf_len(&s->allow_out))
+		msg_set(&m, sandbox, allow_out, (struct msg_list){buf_str(&s->allow_out)});
+	if (buf_len(&s->deny_out))
+		msg_set(&m, sandbox, deny_out, (struct msg_list){buf_str(&s->deny_out)});
 	if (s->state == SANDBOX_GONE || s->state == SANDBOX_KILLING) {
 		set_text(&m.reason, &m.present, MSG_TAG_sandbox_reason, s->reason);
 		set_text(&m.detail, &m.present, MSG_TAG_sandbox_detail, s->detail);

@@ -33,6 +33,7 @@ void live_free(struct live *l)
 	if (l->admitted)
 		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
 	loop_timer_free(l->retry);
+	live_network_ended(l);
 	sandbox_done(&l->s);
 	live_resolved(l);
 	free(l);
@@ -431,6 +432,7 @@ static void on_released(struct box *b, void *arg)
 {
 	struct live *l = arg;
 	l->box = NULL;
+	live_network_ended(l);
 	live_finish(l);
 }
 

@@ -36,7 +36,7 @@ struct request *request_new(struct peer *p, uint64_t id, struct str text)
 	return r;
 }
 
-static void request_free(struct request *r)
+void request_free(struct request *r)
 {
 	peer_unref(r->peer);
 	free(r);
@@ -161,6 +161,8 @@ static struct str request_text(const struct chan_message *m)
 		return any->kill.request;
 	if (m->header.type == MSG_ID_timeout && msg_has(&any->timeout, timeout, request))
 		return any->timeout.request;
+	if (m->header.type == MSG_ID_network && msg_has(&any->network, network, request))
+		return any->network.request;
 	return STR("");
 }
 
@@ -174,6 +176,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_timeout(n, r, &m->body->timeout);
 	else if (m->header.type == MSG_ID_open)
 		node_open(n, r, &m->body->open);
+	else if (m->header.type == MSG_ID_network)
+		live_network(n, r, &m->body->network);
 	else if (m->header.type == MSG_ID_logs)
 		node_log(n, r, &m->body->logs);
 	else if (m->header.type == MSG_ID_reload_templates)
@@ -490,6 +494,7 @@ void node_free(struct node *n)
 				l->kills = r->next;
 				request_free(r);
 			}
+			live_network_drop(l);
 			live_free(l);
 			break;
 		}

@@ -72,6 +72,8 @@ struct request *request_new(struct peer *p, uint64_t id, struct str text);
 /* Answers and frees. The message may be NULL for `ok`. */
 void request_answer(struct request *r, enum msg_id type, const void *m, int fd);
 void request_fail(struct request *r, const struct error *err);
+/* Without an answer. */
+void request_free(struct request *r);
 
 struct live {
 	struct sandbox s;
@@ -79,6 +81,7 @@ struct live {
 	struct box *box;          /* NULL before start and after release */
 	struct request *create;   /* waits for running */
 	struct request *kills;    /* wait for gone */
+	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
 	struct deadline deadline;
 	struct disk_entry disk;
 	struct loop_timer *retry; /* of the last record, while the store fails */
@@ -158,6 +161,12 @@ void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m
 /* Deadline and what is shown of it: now + seconds, -1 = never. 0 or -ENOMEM (nothing changed). */
 int live_set_deadline(struct live *l, int64_t seconds);
 void node_arm_deadlines(struct node *n);
+
+/* network.c */
+void live_network(struct node *n, struct request *r, const struct msg_network *m);
+/* Its box is gone: who waits for a change is told. Or is not (the node ends). */
+void live_network_ended(struct live *l);
+void live_network_drop(struct live *l);
 
 /* adopt.c */
 int node_adopt(struct node *n, struct error *err);

@@ -35,6 +35,12 @@ struct box_spec {
 	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
 };
 
+/* What it may reach: lists as of MSG network (io/messages.h), and allow_internet_access. Views. */
+struct box_network {
+	struct msg_list allow_out, deny_out;
+	bool internet;
+};
+
 /* What must be known to find the box again after a restart of the node; stored in the sandbox's record as one line of text. */
 struct box_handle {
 	char text[512]; /* "pid=… start=… slot=… loop=… boot=…", private to the backend, versioned */
@@ -88,11 +94,11 @@ void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
 void backend_free(struct backend *b);
 const char *backend_isolation(const struct backend *b); /* "namespace" */
 
-/* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free). */
+/* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free, 400 for a network policy that this server refuses). */
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
 /* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;
- * *err->message and death say why). NULL with *err when the handle is not understood. */
-struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_ops *ops, void *arg, struct error *err);
+ * *err->message and death say why). `network` is put in force again. NULL with *err when the handle is not understood. */
+struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_network *network, const struct box_ops *ops, void *arg, struct error *err);
 /* Kills every process, then releases everything; released() follows when all are dead. Idempotent, in any state (a create in flight is cancelled). */
 void box_kill(struct box *b);
 /* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */
@@ -132,6 +138,10 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 typedef void box_log_fn(const struct msg_log_page *m, void *arg);
 /* done() follows unless this fails: -EAGAIN when it does not run, -EBUSY when too many wait already, or -errno. */
 int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg);
+/* Replaces what it may reach, live: done() follows with err NULL, or with what went wrong: what is in force then is never wider than before. Not called when the box ends
+ * first. 0, or what was wrong at once with *err: 400, -EBUSY while one is under way, -EAGAIN when it does not run. */
+typedef void box_network_fn(const struct error *err, void *arg);
+int box_network(struct box *b, const struct box_network *policy, box_network_fn *done, void *arg, struct error *err);
 const char *box_launch(const struct box *b); /* "warm" or "cold" */
 
 #endif

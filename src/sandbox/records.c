@@ -64,7 +64,7 @@ struct records {
 
 /* The rows */
 
-/* What changes in a sandbox's life: values 1 to 18 of both statements below. */
+/* What changes in a sandbox's life: values 1 to 19 of both statements below. */
 static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_state state)
 {
 	stmt_text(q, 1, str_of(s->id));
@@ -85,6 +85,10 @@ static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_
 	stmt_blob(q, 16, buf_str(&s->allow_out));
 	stmt_blob(q, 17, buf_str(&s->deny_out));
 	stmt_blob(q, 18, buf_str(&s->start));
+	if (s->has_internet)
+		stmt_i64(q, 19, s->internet);
+	else
+		stmt_null(q, 19);
 }
 
 /* 1 = there was a row, 0 = there is none. */
@@ -92,8 +96,8 @@ static int update_row(struct store *st, const struct sandbox *s, enum sandbox_st
 {
 	cleanup_stmt struct stmt *q = store_prepare(st,
 		"UPDATE sandboxes SET state = ?2, boot_id = ?3, started_at = ?4, end_at = ?5, deadline = ?6, generation = ?7, launch = ?8, handle = ?9,"
-		" reason = ?10, detail = ?11, memory_kept = ?12, image = ?13, resumed_from = ?14, auto_pause = ?15, allow_out = ?16, deny_out = ?17, start = ?18"
-		" WHERE id = ?1", err);
+		" reason = ?10, detail = ?11, memory_kept = ?12, image = ?13, resumed_from = ?14, auto_pause = ?15, allow_out = ?16, deny_out = ?17, start = ?18,"
+		" internet = ?19 WHERE id = ?1", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
@@ -108,25 +112,21 @@ static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state
 		return r < 0 ? r : 0;
 	cleanup_stmt struct stmt *q = store_prepare(st,
 		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, memory_kept, image,"
-		" resumed_from, auto_pause, allow_out, deny_out, start, team, template_id, alias, cpu_count, memory_mb, disk_mb, secure, public_traffic, internet,"
+		" resumed_from, auto_pause, allow_out, deny_out, start, internet, team, template_id, alias, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
 		" auto_resume, auto_pause_memory, timeout, metadata, origin)"
 		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
 		" ?29, ?30, ?31, ?32)", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
-	stmt_text(q, 19, str_of(s->team));
-	stmt_text(q, 20, str_of(s->template_id));
-	stmt_text(q, 21, str_of(s->alias));
-	stmt_i64(q, 22, s->cpu_count);
-	stmt_i64(q, 23, s->memory_mb);
-	stmt_i64(q, 24, s->disk_mb);
-	stmt_i64(q, 25, s->secure);
-	stmt_i64(q, 26, s->public_traffic);
-	if (s->has_internet)
-		stmt_i64(q, 27, s->internet);
-	else
-		stmt_null(q, 27);
+	stmt_text(q, 20, str_of(s->team));
+	stmt_text(q, 21, str_of(s->template_id));
+	stmt_text(q, 22, str_of(s->alias));
+	stmt_i64(q, 23, s->cpu_count);
+	stmt_i64(q, 24, s->memory_mb);
+	stmt_i64(q, 25, s->disk_mb);
+	stmt_i64(q, 26, s->secure);
+	stmt_i64(q, 27, s->public_traffic);
 	stmt_i64(q, 28, s->auto_resume);
 	stmt_i64(q, 29, s->auto_pause_memory);
 	stmt_i64(q, 30, s->timeout);

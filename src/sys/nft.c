@@ -90,31 +90,71 @@ static void put_element(struct nlmsghdr *m, uint32_t address, bool end)
 	mnl_attr_nest_end(m, element);
 }
 
-static void elements(struct nlmsghdr *m, const char *table, const char *set, uint32_t id, const struct nft_range *ranges, size_t count)
+/* A message about elements of a set; *ret_list is the nest they go into. */
+static struct nlmsghdr *begin_elements(struct netlink *n, unsigned type, const char *table, const char *set, uint32_t id, struct nlattr **ret_list)
 {
-	assert(count <= NFT_RANGES_MAX);
+	struct nlmsghdr *m = add_nft(n, type, type == NFT_MSG_NEWSETELEM ? NLM_F_CREATE : 0, "nftables elements");
 	mnl_attr_put_strz(m, NFTA_SET_ELEM_LIST_TABLE, table);
 	mnl_attr_put_strz(m, NFTA_SET_ELEM_LIST_SET, set);
 	if (id)
 		mnl_attr_put_u32(m, NFTA_SET_ELEM_LIST_SET_ID, htonl(id));
-	struct nlattr *list = mnl_attr_nest_start(m, NFTA_SET_ELEM_LIST_ELEMENTS);
-	for (size_t i = 0; i < count; i++) {
-		put_element(m, ranges[i].first, false);
-		/* A range that runs to the last address is open: there is no address one past it. */
-		if (ranges[i].last != UINT32_MAX)
-			put_element(m, ranges[i].last + 1, true);
-	}
-	mnl_attr_nest_end(m, list);
+	*ret_list = mnl_attr_nest_start(m, NFTA_SET_ELEM_LIST_ELEMENTS);
+	return m;
 }
 
 void nft_set_add(struct netlink *n, const char *table, const char *set, uint32_t id, const struct nft_range *ranges, size_t count)
 {
-	elements(add_nft(n, NFT_MSG_NEWSETELEM, NLM_F_CREATE, "nftables elements"), table, set, id, ranges, count);
+	for (size_t i = 0; i < count;) {
+		struct nlattr *list;
+		struct nlmsghdr *m = begin_elements(n, NFT_MSG_NEWSETELEM, table, set, id, &list);
+		for (size_t end = i + NFT_RANGES_MAX; i < count && i < end; i++) {
+			put_element(m, ranges[i].first, false);
+			/* A range that runs to the last address is open: there is no address one past it. */
+			if (ranges[i].last != UINT32_MAX)
+				put_element(m, ranges[i].last + 1, true);
+		}
+		mnl_attr_nest_end(m, list);
+	}
 }
 
-void nft_set_remove(struct netlink *n, const char *table, const char *set, const struct nft_range *ranges, size_t count)
+void nft_set_flush(struct netlink *n, const char *table, const char *set)
 {
-	elements(add_nft(n, NFT_MSG_DELSETELEM, 0, "nftables elements"), table, set, 0, ranges, count);
+	struct nlmsghdr *m = add_nft(n, NFT_MSG_DELSETELEM, 0, "flushing a set");
+	mnl_attr_put_strz(m, NFTA_SET_ELEM_LIST_TABLE, table);
+	mnl_attr_put_strz(m, NFTA_SET_ELEM_LIST_SET, set);
+}
+
+static void put_pair(struct nlmsghdr *m, uint16_t type, uint32_t source, uint32_t destination)
+{
+	const uint32_t words[] = {htonl(source), htonl(destination)};
+	struct nlattr *key = mnl_attr_nest_start(m, type);
+	mnl_attr_put(m, NFTA_DATA_VALUE, sizeof(words), words);
+	mnl_attr_nest_end(m, key);
+}
+
+static void pairs(struct netlink *n, unsigned type, const char *table, const char *set, uint32_t source, const struct nft_range *ranges, size_t count)
+{
+	for (size_t i = 0; i < count;) {
+		struct nlattr *list;
+		struct nlmsghdr *m = begin_elements(n, type, table, set, 0, &list);
+		for (size_t end = i + NFT_RANGES_MAX; i < count && i < end; i++) {
+			struct nlattr *element = mnl_attr_nest_start(m, NFTA_LIST_ELEM);
+			put_pair(m, NFTA_SET_ELEM_KEY, source, ranges[i].first);
+			put_pair(m, NFTA_SET_ELEM_KEY_END, source, ranges[i].last);
+			mnl_attr_nest_end(m, element);
+		}
+		mnl_attr_nest_end(m, list);
+	}
+}
+
+void nft_pairs_add(struct netlink *n, const char *table, const char *set, uint32_t source, const struct nft_range *ranges, size_t count)
+{
+	pairs(n, NFT_MSG_NEWSETELEM, table, set, source, ranges, count);
+}
+
+void nft_pairs_remove(struct netlink *n, const char *table, const char *set, uint32_t source, const struct nft_range *ranges, size_t count)
+{
+	pairs(n, NFT_MSG_DELSETELEM, table, set, source, ranges, count);
 }
 
 struct nft_rule nft_rule(struct netlink *n, const char *table, const char *chain)

@@ -24,10 +24,14 @@ int nft_table_exists(struct netlink *n, const char *table);
 void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority);
 /* A named set of IPv4 ranges; `id` is unique in the transaction. */
 void nft_set(struct netlink *n, const char *table, const char *set, uint32_t id);
-/* Adds or removes ranges (at most NFT_RANGES_MAX a call), which must not overlap each other. id 0: a set made by an earlier transaction. */
-enum { NFT_RANGES_MAX = 16 };
+/* Adds ranges, which must not overlap each other: one message for each NFT_RANGES_MAX of them. id 0: a set made by an earlier transaction. */
+enum { NFT_RANGES_MAX = 64 };
 void nft_set_add(struct netlink *n, const char *table, const char *set, uint32_t id, const struct nft_range *ranges, size_t count);
-void nft_set_remove(struct netlink *n, const char *table, const char *set, const struct nft_range *ranges, size_t count);
+/* Takes all its elements away. */
+void nft_set_flush(struct netlink *n, const char *table, const char *set);
+/* The same for a set of pairs (a source address, a range of destinations; `type ipv4_addr . ipv4_addr`, `flags interval`): adds, or removes what is there. */
+void nft_pairs_add(struct netlink *n, const char *table, const char *set, uint32_t source, const struct nft_range *ranges, size_t count);
+void nft_pairs_remove(struct netlink *n, const char *table, const char *set, uint32_t source, const struct nft_range *ranges, size_t count);
 
 /* A rule at the end of the chain: nft_rule, matches, one verdict, nft_rule_end. */
 struct nft_rule {

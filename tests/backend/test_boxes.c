@@ -384,7 +384,7 @@ static void adoption_after_the_node_was_killed(void **state)
 	close(pipes[0]), close(pipes[1]);
 
 	world_start(&w);
-	p.box = box_adopt(w.backend, STR("ikept"), h.text, &patient_ops, &p, &err);
+	p.box = box_adopt(w.backend, STR("ikept"), h.text, &any_network, &patient_ops, &p, &err);
 	assert_non_null(p.box);
 	wait_for(&w, &p.started, "the adoption");
 	if (p.failed)
@@ -416,12 +416,12 @@ static void adoption_tells_what_cannot_be_adopted(void **state)
 	struct error err = {0};
 	prepare(&w);
 	world_start(&w);
-	assert_null(box_adopt(w.backend, STR("ix"), "namespace-9 pid=2", &patient_ops, &q, &err));
-	assert_null(box_adopt(w.backend, STR("ix"), "", &patient_ops, &q, &err));
+	assert_null(box_adopt(w.backend, STR("ix"), "namespace-9 pid=2", &any_network, &patient_ops, &q, &err));
+	assert_null(box_adopt(w.backend, STR("ix"), "", &any_network, &patient_ops, &q, &err));
 
 	char text[512];
 	snprintf(text, sizeof(text), "namespace-1 pid=77 start=1 slot=3 loop=1 internet=1 warm=0 boot=00000000-0000-0000-0000-000000000000");
-	assert_non_null(box_adopt(w.backend, STR("ilost"), text, &patient_ops, &q, &err));
+	assert_non_null(box_adopt(w.backend, STR("ilost"), text, &any_network, &patient_ops, &q, &err));
 	wait_for(&w, &q.started, "an answer");
 	assert_true(q.failed);
 	assert_string_equal(q.death.reason, "host_lost");
@@ -432,7 +432,7 @@ static void adoption_tells_what_cannot_be_adopted(void **state)
 	snprintf(boot, sizeof(boot), "%s", strstr(p.handle.text, "boot="));
 	snprintf(text, sizeof(text), "namespace-1 pid=%d start=1 slot=9 loop=1 internet=1 warm=0 %s", getpid(), boot);
 	q = (struct patient){0};
-	assert_non_null(box_adopt(w.backend, STR("ilost"), text, &patient_ops, &q, &err));
+	assert_non_null(box_adopt(w.backend, STR("ilost"), text, &any_network, &patient_ops, &q, &err));
 	wait_for(&w, &q.started, "an answer");
 	assert_true(q.failed);
 	assert_string_equal(q.death.reason, "crashed");

@@ -178,7 +178,7 @@ static void it_outlives_the_node(void **state)
 	int pid = pid_of(say(&w, open_port(&w, &p), "who"));
 	world_stop(&w);
 	world_start(&w);
-	q.box = box_adopt(w.backend, STR("iserve"), p.handle.text, &patient_ops, &q, &err);
+	q.box = box_adopt(w.backend, STR("iserve"), p.handle.text, &any_network, &patient_ops, &q, &err);
 	assert_non_null(q.box);
 	wait_for(&w, &q.started, "the adoption");
 	if (q.failed)

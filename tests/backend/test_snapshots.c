@@ -310,8 +310,8 @@ static void a_disk_left_frozen_is_thawed(void **state)
 	usleep(100000); /* their writers wait now */
 
 	world_start(&w);
-	p[0].box = box_adopt(w.backend, STR("ikept"), h[0].text, &patient_ops, &p[0], &err);
-	p[1].box = box_adopt(w.backend, STR("ikilled"), h[1].text, &patient_ops, &p[1], &err);
+	p[0].box = box_adopt(w.backend, STR("ikept"), h[0].text, &any_network, &patient_ops, &p[0], &err);
+	p[1].box = box_adopt(w.backend, STR("ikilled"), h[1].text, &any_network, &patient_ops, &p[1], &err);
 	assert_true(p[0].box && p[1].box);
 	box_kill(p[1].box);
 	wait_for(&w, &p[0].started, "the adoption");

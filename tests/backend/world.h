@@ -50,6 +50,7 @@ void turn(struct world *w, int ms);
 void patient_run(struct world *w, struct patient *p, const char *id);
 void patient_kill(struct world *w, struct patient *p);
 extern const struct box_ops patient_ops;
+extern const struct box_network any_network; /* everything but the private ranges */
 
 /* A connection (blocking) to the port inside, or -errno. */
 int world_open(struct world *w, struct patient *p, uint16_t port);

@@ -44,6 +44,10 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 		msg_set(&m, sandbox, reason, str_of(s->reason));
 	if (s->internet >= 0)
 		msg_set(&m, sandbox, internet, s->internet > 0);
+	if (buf_len(&s->allow_out))
+		msg_set(&m, sandbox, allow_out, (struct msg_list){buf_str(&s->allow_out)});
+	if (buf_len(&s->deny_out))
+		msg_set(&m, sandbox, deny_out, (struct msg_list){buf_str(&s->deny_out)});
 	return m;
 }
 
@@ -126,6 +130,8 @@ static void create(struct world *w, const struct msg_create *m, uint64_t request
 	if (msg_has(m, create, internet))
 		s->internet = m->internet;
 	buf_add_str(&s->metadata, m->metadata.raw);
+	buf_add_str(&s->allow_out, m->allow_out.raw);
+	buf_add_str(&s->deny_out, m->deny_out.raw);
 	buf_clear(&w->last_envs);
 	buf_add_str(&w->last_envs, m->envs.raw);
 	w->last_create_timeout = m->timeout;
@@ -165,6 +171,22 @@ static void set_timeout(struct world *w, const struct msg_timeout *m, uint64_t r
 	int64_t end = m->timeout < 0 ? INT64_MAX : clock_realtime() + m->timeout * NS_PER_S;
 	s->end_at = m->mode == TIMEOUT_SET || end > s->end_at ? end : s->end_at;
 	tell_both(w, s, request);
+}
+
+static void set_network(struct world *w, const struct msg_network *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	if (!s) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+		return;
+	}
+	buf_clear(&s->allow_out);
+	buf_clear(&s->deny_out);
+	buf_add_str(&s->allow_out, m->allow_out.raw);
+	buf_add_str(&s->deny_out, m->deny_out.raw);
+	s->internet = msg_has(m, network, internet) ? m->internet : -1;
+	world_event(w, s);
+	chan_send(w->node, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
 }
 
 static void kill_sandbox(struct world *w, const struct msg_kill *m, uint64_t request)
@@ -208,6 +230,8 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		kill_sandbox(w, &m->body->kill, request);
 	} else if (m->header.type == MSG_ID_timeout) {
 		set_timeout(w, &m->body->timeout, request);
+	} else if (m->header.type == MSG_ID_network) {
+		set_network(w, &m->body->network, request);
 	} else if (m->header.type == MSG_ID_logs) {
 		struct msg_log_page page = {.entries = str_of(w->log ? w->log : ""), .next = m->body->logs.after + 1, .more = w->log_endless};
 		w->log_reads++;
@@ -312,8 +336,11 @@ void world_free(struct world *w)
 	chan_free(w->node);
 	loop_free(w->loop);
 	options_done(&w->options);
-	for (size_t i = 0; i < w->n_sandboxes; i++)
+	for (size_t i = 0; i < w->n_sandboxes; i++) {
 		buf_done(&w->sandboxes[i].metadata);
+		buf_done(&w->sandboxes[i].allow_out);
+		buf_done(&w->sandboxes[i].deny_out);
+	}
 	buf_done(&w->last_envs);
 	remove_tree(AT_FDCWD, w->directory);
 	free(w);

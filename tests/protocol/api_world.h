@@ -16,7 +16,7 @@ struct fake_sandbox {
 	int64_t started_at, end_at;
 	uint64_t state;
 	char envd_token[33], traffic_token[33], team[65], template_id[33];
-	struct buf metadata;
+	struct buf metadata, allow_out, deny_out;
 	int internet; /* -1 = not given */
 	const char *reason; /* with which it is being killed; NULL = none is told */
 };

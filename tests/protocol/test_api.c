@@ -144,7 +144,14 @@ static void every_route_answers_with_its_status(void **state)
 		{"POST", "/sandboxes/{}/fork", "{}", 501, "fork"},
 		{"POST", "/sandboxes/{}/snapshots", "{}", 501, "snapshots"},
 		{"POST", "/sandboxes/{}/rollback", "{}", 501, "rollback"},
-		{"PUT", "/sandboxes/{}/network", "{}", 501, "network"},
+		{"PUT", "/sandboxes/{}/network", NULL, 204, NULL},
+		{"PUT", "/sandboxes/{}/network", "{\"allowOut\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"]}", 204, NULL},
+		{"PUT", "/sandboxes/{}/network", "{\"allowPublicTraffic\":true}", 204, NULL},
+		{"PUT", "/sandboxes/{}/network", "{\"allowPublicTraffic\":false}", 501, "allowPublicTraffic"},
+		{"PUT", "/sandboxes/{}/network", "{\"allowOut\":[\"example.com\"]}", 501, "allowOut[0]"},
+		{"PUT", "/sandboxes/{}/network", "{\"denyOut\":[\"1.1.1.1/33\"]}", 400, "denyOut[0]: invalid denied CIDR"},
+		{"PUT", "/sandboxes/{}/network", "[]", 400, "object"},
+		{"GET", "/sandboxes/{}/network", NULL, 405, "PUT"},
 		{"PUT", "/sandboxes/inope/network", "{}", 404, "not found"},
 		{"GET", "/sandboxes/{}/metrics", NULL, 501, "metrics"},
 		{"GET", "/sandboxes/{}/logs", NULL, 200, NULL},
@@ -367,6 +374,55 @@ static const char *const sdk_create =
 	"lang_version: v20.1.0\r\npackage_version: 2.51.0\r\npublisher: e2b\r\nsdk_runtime: node\r\nsystem: linux\r\n"
 	"User-Agent: e2b-js-sdk/2.51.0\r\ncontent-type: application/json\r\naccept: */*\r\naccept-language: *\r\nsec-fetch-mode: cors\r\n"
 	"accept-encoding: gzip, deflate\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+static const char *entry(const json_t *detail, const char *list, size_t i)
+{
+	return json_string_value(json_array_get(json_object_get(json_object_get(detail, "network"), list), i));
+}
+
+static void a_network_policy_is_replaced_whole(void **state)
+{
+	cleanup_reply struct reply made = world_ask(world, "POST", "/v2/sandboxes", NULL,
+		"{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.2.3.4/8\",\"9.9.9.9\"],\"deny_out\":[\"0.0.0.0/0\"]},\"allow_internet_access\":true}");
+	assert_int_equal(made.status, 201);
+	char target[128], policy[140];
+	snprintf(target, sizeof(target), "/sandboxes/%s", reply_text(&made, "sandboxID"));
+	snprintf(policy, sizeof(policy), "%s/network", target);
+	cleanup_reply struct reply first = world_ask(world, "GET", target, NULL, NULL);
+	assert_string_equal(entry(first.json, "allowOut", 0), "1.2.3.4/8");
+	assert_string_equal(entry(first.json, "allowOut", 1), "9.9.9.9");
+	assert_string_equal(entry(first.json, "denyOut", 0), "0.0.0.0/0");
+	assert_true(json_is_true(json_object_get(first.json, "allowInternetAccess")));
+	cleanup_reply struct reply put = world_ask(world, "PUT", policy, NULL, "{\"denyOut\":[\"::/0\"],\"allow_internet_access\":false}");
+	assert_int_equal(put.status, 204);
+	cleanup_reply struct reply second = world_ask(world, "GET", target, NULL, NULL);
+	assert_null(entry(second.json, "allowOut", 0));
+	assert_string_equal(entry(second.json, "denyOut", 0), "::/0");
+	assert_true(json_is_false(json_object_get(second.json, "allowInternetAccess")));
+	assert_true(json_is_true(json_object_get(json_object_get(second.json, "network"), "allowPublicTraffic")));
+	/* What node refuses is said as it says it. */
+	error_set(&world->refuse, -EINVAL, 400, "allowOut: 10.0.0.1 is in no private network");
+	cleanup_reply struct reply refused = world_ask(world, "PUT", policy, NULL, "{\"allowOut\":[\"10.0.0.1\"]}");
+	assert_int_equal(refused.status, 400);
+	assert_string_equal(reply_text(&refused, "message"), "allowOut: 10.0.0.1 is in no private network");
+	/* Only what runs. */
+	struct fake_sandbox *s = world_find(world, reply_text(&made, "sandboxID"));
+	s->state = SANDBOX_PAUSED;
+	world_event(world, s);
+	world_turn(world);
+	cleanup_reply struct reply paused = world_ask(world, "PUT", policy, NULL, "{}");
+	assert_int_equal(paused.status, 409);
+	/* Long lists beside much else are too much for one message: said, not cut. */
+	struct buf body = BUF_INIT;
+	buf_add_c(&body, "{\"templateID\":\"base\",\"network\":{\"denyOut\":[");
+	for (int i = 0; i < 256; i++)
+		buf_addf(&body, "%s\"2001:db8:1111:2222:3333:4444:5555:%d/128\"", i ? "," : "", i);
+	buf_add_c(&body, "]}}");
+	cleanup_reply struct reply long_list = world_ask(world, "POST", "/v2/sandboxes", NULL, buf_cstr(&body));
+	assert_int_equal(long_list.status, 400);
+	assert_non_null(strstr(reply_text(&long_list, "message"), "deny_out"));
+	buf_done(&body);
+}
 
 static void recorded_bytes_of_the_sdk_are_served(void **state)
 {
@@ -918,6 +974,7 @@ int main(void)
 		T(a_key_is_needed),
 		T(keys_are_made_listed_and_kept),
 		T(a_sandbox_is_shown_as_the_clients_want_it),
+		T(a_network_policy_is_replaced_whole),
 		T(recorded_bytes_of_the_sdk_are_served),
 		T(a_body_over_its_limit_is_413),
 		T(connect_extends_and_never_shortens),

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GUEST_PORT = 9000 };
+enum { GUEST_PORT = 9000, STREAM_PORT = 9001 };
 
 static struct world world;
 static struct options options;
@@ -38,7 +38,7 @@ static struct instance instance_in(const char *state_dir)
 static void make_network(void)
 {
 	struct error err = {0};
-	if (network_new(&instance, "100.96.0.0/16", false, &network, &err) < 0)
+	if (network_new(&instance, "100.96.0.0/16", false, PRIVATE_OPEN, &network, &err) < 0)
 		fail_msg("%s", err.message);
 }
 
@@ -269,26 +269,232 @@ static void wrong_source_addresses_go_nowhere(void **state)
 	network_slot_done(&open);
 }
 
-static void the_switch_takes_the_internet_away(void **state)
+/* A policy as a create or a PUT gives it: entries with ' ' between. */
+static int try_policy(struct net_slot *s, const char *allow, const char *deny, bool internet, struct error *err)
+{
+	const char *const texts[] = {allow, deny};
+	struct buf lists[2] = {BUF_INIT, BUF_INIT};
+	for (int i = 0; i < 2; i++) {
+		struct str rest = str_of(texts[i]), item;
+		while (str_cut(rest, ' ', &item, &rest))
+			msg_list_add(&lists[i], item);
+		if (rest.n)
+			msg_list_add(&lists[i], rest);
+	}
+	const struct reach_limits limits = network_limits(network);
+	struct reach reach;
+	int r = reach_init(&reach, &limits, (struct msg_list){buf_str(&lists[0])}, (struct msg_list){buf_str(&lists[1])}, internet, err);
+	if (r == 0) {
+		r = network_slot_apply(network, s->number, s->netns, &reach, err);
+		reach_done(&reach);
+	}
+	buf_done(&lists[0]);
+	buf_done(&lists[1]);
+	return r;
+}
+
+static void policy(struct net_slot *s, const char *allow, const char *deny, bool internet)
 {
 	struct error err = {0};
+	if (try_policy(s, allow, deny, internet, &err) < 0)
+		fail_msg("allow '%s' deny '%s': %s", allow, deny, err.message);
+}
+
+static bool reaches(const struct net_slot *s, const char *address)
+{
+	const struct target both[] = {{address, SERVICE_PORT, false}, {address, SERVICE_PORT, true}};
+	struct outcome out[2];
+	probe(s->netns, both, out, 2);
+	/* What is refused is refused at once, for both in the same way. */
+	for (int i = 0; i < 2; i++)
+		if (out[i].result == -ETIMEDOUT)
+			fail_msg("%s over %s: silence", address, both[i].udp ? "UDP" : "TCP");
+	assert_int_equal(out[0].result == 0, out[1].result == 0);
+	return out[0].result == 0;
+}
+
+static void the_switch_takes_the_internet_away(void **state)
+{
 	char command[200];
 	for (int i = 0; i < 2; i++) /* twice: it is idempotent */
-		assert_int_equal(network_slot_internet(&a, false, &err), 0);
-	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ENETUNREACH);
-	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, true, NULL), -ENETUNREACH);
+		policy(&a, "", "", false);
+	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ECONNREFUSED);
+	assert_false(reaches(&a, INTERNET_SERVER));
 	assert_int_equal(probe_one(a.netns, "127.0.0.1", GUEST_PORT, false, NULL), 0);
 	assert_int_equal(probe_one(a.netns, dotted(a.guest_address), GUEST_PORT, false, NULL), 0);
-	/* A program that names the link itself needs no route. */
+	/* A program that names the link itself. */
 	unsigned before = seen_on_internet->datagrams;
 	snprintf(command, sizeof(command), "ip route get " INTERNET_SERVER " oif eth0 && ! ping -c 1 -W 1 -I eth0 " INTERNET_SERVER);
 	run_as_guest(a.netns, command);
 	assert_int_equal(seen_on_internet->datagrams, before);
-	assert_int_equal(probe_one(b.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_true(reaches(&b, INTERNET_SERVER));
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(network_slot_internet(&a, true, &err), 0);
-	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
+		policy(&a, "", "", true);
+	assert_true(reaches(&a, INTERNET_SERVER));
 	assert_walled_in();
+}
+
+/* Allow, then deny, then the default; each policy replaces the one before whole. */
+static void lists_decide_what_is_reached(void **state)
+{
+	static const struct {
+		const char *allow, *deny;
+		bool internet, server, router;
+	} rows[] = {
+		{"", INTERNET_SERVER, true, false, true},
+		{"", INTERNET_SERVER "/32", true, false, true},
+		{"", "198.51.100.0/24", true, false, true},
+		{"", "198.51.100.77/24", true, false, true}, /* bits behind the prefix are not looked at */
+		{"", "::/0", true, true, true},              /* there is no IPv6 to deny */
+		{"", "0.0.0.0/0", true, false, false},
+		{"", "0.0.0.0/1 128.0.0.0/1", true, false, false},
+		{"", "240.0.0.0/4 255.255.255.255", true, true, true}, /* case 134: up to the last address */
+		{"", "192.0.0.0/2", true, false, false},               /* ends at 255.255.255.255 */
+		{INTERNET_SERVER, "0.0.0.0/0", true, true, false},
+		{INTERNET_ROUTER "/31", "0.0.0.0/0", true, false, true},
+		{INTERNET_SERVER, "", false, true, false},
+		{"0.0.0.0/0", "0.0.0.0/0", true, true, true},
+		{"0.0.0.0/0", "", false, true, true},
+		{"198.51.100.10", "198.51.100.0/24 203.0.113.0/24", true, true, false},
+		{"", "", true, true, true},
+	};
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		policy(&a, rows[i].allow, rows[i].deny, rows[i].internet);
+		if (reaches(&a, INTERNET_SERVER) != rows[i].server || reaches(&a, INTERNET_ROUTER) != rows[i].router)
+			fail_msg("allow '%s' deny '%s' internet %d", rows[i].allow, rows[i].deny, rows[i].internet);
+	}
+}
+
+static void long_lists_are_one_transaction(void **state)
+{
+	char allow[8192] = "", deny[8192] = "";
+	size_t n = 0, m = 0;
+	for (int i = 0; i < REACH_ENTRIES_MAX; i++) {
+		n += (size_t)snprintf(allow + n, sizeof(allow) - n, "%s11.%d.0.%d/32", i ? " " : "", i, 2 * i % 256);
+		m += (size_t)snprintf(deny + m, sizeof(deny) - m, "%s12.%d.0.0/17", i ? " " : "", i);
+	}
+	policy(&a, allow, deny, true);
+	must_in(a.netns, "test $(nft list set inet cubicle allow4 | grep -o '11\\.[0-9.]*' | wc -l) = 256 && test $(nft list set inet cubicle deny4 | grep -o '12\\.[0-9./]*' | wc -l) = 256");
+	assert_true(reaches(&a, INTERNET_SERVER));
+	struct error err = {0};
+	strcat(deny, " 13.0.0.0/8");
+	assert_int_equal(try_policy(&a, "", deny, true, &err), -EINVAL);
+	assert_int_equal(err.status, 400);
+	policy(&a, "", "", true);
+	must_in(a.netns, "! nft list table inet cubicle | grep -q 1[12][.]");
+}
+
+/* An entry that lies in a private range opens it, in both walls, for this sandbox alone; a wider one does not. */
+static void private_networks_are_opened_by_name_only(void **state)
+{
+	struct error err = {0};
+	policy(&a, "0.0.0.0/0 8.0.0.0/5", "", true);
+	assert_walled_in();
+	policy(&a, LAN_SERVER, "", true);
+	assert_true(reaches(&a, LAN_SERVER));
+	assert_false(reaches(&a, LAN_OTHER));
+	assert_false(reaches(&b, LAN_SERVER));
+	policy(&b, "10.9.0.0/16", "0.0.0.0/0", true);
+	assert_true(reaches(&b, LAN_OTHER));
+	assert_false(reaches(&b, LAN_SERVER));
+	assert_false(reaches(&b, INTERNET_SERVER));
+	policy(&b, "", "", true);
+	assert_false(reaches(&b, LAN_OTHER));
+	/* The whole range has the host and other sandboxes in it: they are not reached by any list. */
+	policy(&a, "192.168.0.0/16 10.0.0.0/8", "", true);
+	assert_true(reaches(&a, LAN_SERVER) && reaches(&a, LAN_OTHER));
+	assert_int_not_equal(probe_one(a.netns, HOST_LAN, SERVICE_PORT, false, NULL), 0);
+	assert_int_not_equal(probe_one(a.netns, HOST_LAN, SERVICE_PORT, true, NULL), 0);
+	/* Not by an option alone, and what no list may name is refused. */
+	static const char *const refused[] = {METADATA, "169.254.0.0/16", "127.0.0.1", "224.0.0.1", "100.96.0.0/16", "100.64.0.1", "172.16.0.0/12", "0.0.0.0", "255.255.255.255"};
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		assert_int_equal(try_policy(&a, refused[i], "", true, &err), -EINVAL);
+		assert_int_equal(err.status, 400);
+		assert_non_null(strstr(err.message, refused[i]));
+	}
+	assert_int_equal(try_policy(&a, dotted(b.guest_address), "", true, &err), -EINVAL);
+	assert_true(reaches(&a, LAN_SERVER)); /* a refused policy changes nothing */
+	/* The walls hold alone, each. */
+	policy(&a, LAN_SERVER, "", true);
+	struct net_slot keep = a, open;
+	make_slot(1, &open);
+	policy(&open, LAN_SERVER, "", true);
+	must_in(open.netns, "nft delete table inet cubicle");
+	assert_int_equal(probe_one(open.netns, LAN_SERVER, SERVICE_PORT, false, NULL), 0);
+	assert_int_not_equal(probe_one(open.netns, LAN_OTHER, SERVICE_PORT, false, NULL), 0);
+	assert_int_not_equal(probe_one(open.netns, METADATA, SERVICE_PORT, false, NULL), 0);
+	network_slot_done(&open);
+	/* The next of that number starts with nothing. */
+	make_slot(1, &open);
+	must_in(open.netns, "nft delete table inet cubicle");
+	assert_int_not_equal(probe_one(open.netns, LAN_SERVER, SERVICE_PORT, false, NULL), 0);
+	network_slot_done(&open);
+	a = keep;
+	policy(&a, "", "", true);
+	assert_walled_in();
+}
+
+/* A connection that is open for as long as it is not told to end: what a download is. */
+struct flow {
+	pid_t pid;
+	int from;
+};
+
+static void begin_flow(struct net_slot *s, const char *address, bool ipv6_socket, struct flow *ret)
+{
+	int fds[2];
+	char byte;
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		if (setns(s->netns, CLONE_NEWNET) < 0)
+			_exit(1);
+		struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(STREAM_PORT)};
+		struct sockaddr_in6 to6 = {.sin6_family = AF_INET6, .sin6_port = htons(STREAM_PORT)};
+		inet_pton(AF_INET, address, &to.sin_addr);
+		to6.sin6_addr.s6_addr[10] = to6.sin6_addr.s6_addr[11] = 0xff;
+		memcpy(&to6.sin6_addr.s6_addr[12], &to.sin_addr, 4);
+		int fd = socket(ipv6_socket ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+		if (connect(fd, ipv6_socket ? (struct sockaddr *)&to6 : (struct sockaddr *)&to, ipv6_socket ? sizeof(to6) : sizeof(to)) < 0 || read(fd, &byte, 1) != 1)
+			_exit(2);
+		if (write(fds[1], "y", 1) != 1)
+			_exit(3);
+		/* Reads for ever, sends nothing: only what comes, or does not, tells it. */
+		while (read(fd, &byte, 1) == 1)
+			;
+		_exit(errno == ECONNABORTED ? 0 : 4);
+	}
+	close(fds[1]);
+	assert_int_equal(read(fds[0], &byte, 1), 1);
+	close(fds[0]);
+	*ret = (struct flow){pid, -1};
+}
+
+static int flow_status(struct flow *f)
+{
+	int status;
+	assert_int_equal(waitpid(f->pid, &status, 0), f->pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* Case 136: a change cuts what is open. */
+static void open_connections_follow_the_policy(void **state)
+{
+	struct flow cut, kept, mapped;
+	pid_t one = start_stream(world.internet.netns, STREAM_PORT);
+	begin_flow(&a, INTERNET_SERVER, false, &cut);
+	begin_flow(&a, INTERNET_SERVER, true, &mapped);
+	begin_flow(&a, INTERNET_ROUTER, false, &kept);
+	policy(&a, INTERNET_ROUTER, "0.0.0.0/0", true);
+	assert_int_equal(flow_status(&cut), 0);
+	assert_int_equal(flow_status(&mapped), 0);
+	int status;
+	assert_int_equal(waitpid(kept.pid, &status, WNOHANG), 0);
+	policy(&a, "", "", false);
+	assert_int_equal(flow_status(&kept), 0);
+	/* Without the socket's end the filter alone stops every byte, in both directions. */
+	policy(&a, "", "", true);
+	stop_process(one);
 }
 
 static void ipv6_ends_at_the_loopback(void **state)
@@ -364,7 +570,7 @@ static void a_restart_finds_its_range_and_its_slots(void **state)
 	network_slot_done(&s);
 	network_free(network, false);
 	/* Slots of ours live: another configured range is refused, the old one is kept. */
-	assert_int_equal(network_new(&instance, "10.77.0.0/16", true, &network, &err), -EBUSY);
+	assert_int_equal(network_new(&instance, "10.77.0.0/16", true, PRIVATE_OPEN, &network, &err), -EBUSY);
 	assert_non_null(strstr(err.message, "100.96.0.0/16"));
 	make_network();
 	int netns = open(path, O_RDONLY | O_CLOEXEC);
@@ -372,8 +578,8 @@ static void a_restart_finds_its_range_and_its_slots(void **state)
 		fail_msg("%s", err.message);
 	assert_int_equal(again.guest_address, s.guest_address);
 	assert_int_equal(probe_one(again.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
-	assert_int_equal(network_slot_internet(&again, false, &err), 0);
-	assert_int_equal(probe_one(again.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), -ENETUNREACH);
+	policy(&again, "", "", false);
+	assert_false(reaches(&again, INTERNET_SERVER));
 	/* Another number's link is not this one's. */
 	struct net_slot wrong;
 	assert_true(network_slot_adopt(network, 5, again.netns, &wrong, &err) < 0);
@@ -387,9 +593,9 @@ static void a_second_server_takes_another_range(void **state)
 	struct network *n;
 	struct error err = {0};
 	struct net_slot s;
-	assert_int_equal(network_new(&other, "100.96.0.0/16", true, &n, &err), -EADDRINUSE);
+	assert_int_equal(network_new(&other, "100.96.0.0/16", true, PRIVATE_OPEN, &n, &err), -EADDRINUSE);
 	assert_int_equal(err.status, 400);
-	assert_int_equal(network_new(&other, "100.96.0.0/16", false, &n, &err), 0);
+	assert_int_equal(network_new(&other, "100.96.0.0/16", false, PRIVATE_OPEN, &n, &err), 0);
 	assert_non_null(strstr(network_notes(n), "100.97.0.0/16"));
 	assert_int_equal(network_slot_create(n, 0, &s, &err), 0);
 	assert_string_equal(dotted(s.guest_address), "100.97.0.1");
@@ -401,9 +607,9 @@ static void a_second_server_takes_another_range(void **state)
 	network_slot_done(&s);
 	network_free(n, true);
 	assert_int_equal(run_in(-1, "ip route show 100.97.0.0/16 | grep -q unreachable"), 1);
-	assert_int_equal(network_new(&other, "192.168.0.0/16", true, &n, &err), -EADDRINUSE);
-	assert_int_equal(network_new(&other, "100.96.0.0/33", true, &n, &err), -EINVAL);
-	assert_int_equal(network_new(&other, "100.96.0.0/31", true, &n, &err), -EINVAL);
+	assert_int_equal(network_new(&other, "192.168.0.0/16", true, PRIVATE_OPEN, &n, &err), -EADDRINUSE);
+	assert_int_equal(network_new(&other, "100.96.0.0/33", true, PRIVATE_OPEN, &n, &err), -EINVAL);
+	assert_int_equal(network_new(&other, "100.96.0.0/31", true, PRIVATE_OPEN, &n, &err), -EINVAL);
 }
 
 /* A firewall that drops what it is not told to forward, as Docker and ufw set it up. */
@@ -430,9 +636,12 @@ static void flushed_chains_come_back(void **state)
 	struct error err = {0};
 	char command[200];
 	assert_int_equal(network_guard(network, on_repair, NULL, &err), 0);
+	policy(&a, LAN_SERVER, "", true);
 	must("nft flush ruleset");
 	snprintf(command, sizeof(command), "nft list chain inet %s postrouting", instance.table);
 	assert_true(eventually(command));
+	assert_true(reaches(&a, LAN_SERVER));
+	policy(&a, "", "", true);
 	assert_walled_in();
 	assert_int_equal(probe_one(a.netns, INTERNET_SERVER, SERVICE_PORT, false, NULL), 0);
 	/* Docker starts late and drops what it forwards. */
@@ -511,6 +720,10 @@ int main(void)
 		cmocka_unit_test(a_root_inside_cannot_change_it),
 		cmocka_unit_test(wrong_source_addresses_go_nowhere),
 		cmocka_unit_test(the_switch_takes_the_internet_away),
+		cmocka_unit_test(lists_decide_what_is_reached),
+		cmocka_unit_test(long_lists_are_one_transaction),
+		cmocka_unit_test(private_networks_are_opened_by_name_only),
+		cmocka_unit_test(open_connections_follow_the_policy),
 		cmocka_unit_test(ipv6_ends_at_the_loopback),
 		cmocka_unit_test(guests_may_ping_and_use_low_ports),
 		cmocka_unit_test(flows_of_a_sandbox_are_limited),

@@ -34,7 +34,7 @@ static int set_up(void **state)
 	assert_int_equal(options_set(&o, STR("state.dir"), STR("/tmp/cubicle-system-opener"), "test", NULL), 0);
 	instance_of(&o, &instance);
 	options_done(&o);
-	if (network_new(&instance, "100.96.0.0/16", false, &network, &err) < 0 || network_slot_create(network, 0, &a, &err) < 0 ||
+	if (network_new(&instance, "100.96.0.0/16", false, PRIVATE_OPEN, &network, &err) < 0 || network_slot_create(network, 0, &a, &err) < 0 ||
 		network_slot_create(network, 1, &b, &err) < 0)
 		fail_msg("%s", err.message);
 	loop = loop_new();

@@ -70,7 +70,7 @@ static void become_guest(void)
 		die("becoming the guest's root");
 }
 
-static int run(int netns, const char *command, bool guest)
+static int run_command(int netns, const char *command, bool guest)
 {
 	fflush(NULL);
 	pid_t pid = fork();
@@ -92,17 +92,17 @@ static int run(int netns, const char *command, bool guest)
 
 int run_in(int netns, const char *command)
 {
-	return run(netns, command, false);
+	return run_command(netns, command, false);
 }
 
 int run_as_guest(int netns, const char *command)
 {
-	return run(netns, command, true);
+	return run_command(netns, command, true);
 }
 
 void must_in(int netns, const char *command)
 {
-	if (run(netns, command, false) != 0)
+	if (run_command(netns, command, false) != 0)
 		fail_msg("failed: %s", command);
 }
 
@@ -119,7 +119,7 @@ void must(const char *format, ...)
 bool eventually(const char *command)
 {
 	for (int i = 0; i < 1200; i++) {
-		if (run(-1, command, false) == 0)
+		if (run_command(-1, command, false) == 0)
 			return true;
 		usleep(50000);
 	}
@@ -197,6 +197,26 @@ static void serve(uint16_t port, int ready)
 	}
 }
 
+static void stream(uint16_t port, int ready)
+{
+	enum { MOST = 64 };
+	int one = 1, tcp = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), fds[MOST], n = 0;
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(port)};
+	signal(SIGPIPE, SIG_IGN);
+	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(tcp, (struct sockaddr *)&any, sizeof(any)) < 0 || listen(tcp, 128) < 0 || write(ready, "", 1) != 1)
+		die("stream");
+	close(ready);
+	for (;;) {
+		int fd = n < MOST ? accept4(tcp, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+		if (fd >= 0)
+			fds[n++] = fd;
+		for (int i = 0; i < n; i++)
+			send(fds[i], "x", 1, MSG_NOSIGNAL);
+		usleep(10000);
+	}
+}
+
 static void wait_ready(int fd)
 {
 	char byte;
@@ -205,7 +225,7 @@ static void wait_ready(int fd)
 	close(fd);
 }
 
-pid_t start_service(int netns, uint16_t port)
+static pid_t start(int netns, uint16_t port, void (*run)(uint16_t port, int ready))
 {
 	int ready[2];
 	assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
@@ -216,11 +236,21 @@ pid_t start_service(int netns, uint16_t port)
 		enter(netns);
 		/* Sockets of the slots above all: a copy keeps them bound. */
 		fd_close_all_except(3, &ready[1], 1);
-		serve(port, ready[1]);
+		run(port, ready[1]);
 	}
 	close(ready[1]);
 	wait_ready(ready[0]);
 	return pid;
+}
+
+pid_t start_service(int netns, uint16_t port)
+{
+	return start(netns, port, serve);
+}
+
+pid_t start_stream(int netns, uint16_t port)
+{
+	return start(netns, port, stream);
 }
 
 void stop_process(pid_t pid)

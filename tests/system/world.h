@@ -18,6 +18,9 @@
 #define LAN_OTHER "10.9.9.9"
 #define METADATA "169.254.169.254"
 
+/* What sandboxes may ask for beside the internet (option network.private). */
+#define PRIVATE_OPEN "10.0.0.0/8,192.168.0.0/16"
+
 enum { SERVICE_PORT = 8080 };
 
 struct place {
@@ -50,6 +53,8 @@ void must_in(int netns, const char *command);
 
 /* A process that answers every TCP connection and every datagram on the port (all addresses, v4) with the peer's address as text. */
 pid_t start_service(int netns, uint16_t port);
+/* A process that sends every TCP connection one byte and then one more each 10 ms. */
+pid_t start_stream(int netns, uint16_t port);
 void stop_process(pid_t pid);
 
 /* Tries all targets at once from inside a namespace, as a guest's root: results[i] = 0 (an answer came; its text in answers[i]), or -errno, -ETIMEDOUT after a second. */

@@ -21,6 +21,9 @@ struct box {
 	const struct box_ops *ops;
 	void *arg;
 	bool starting, killing, adopting;
+	box_network_fn *network_done; /* a change under way */
+	void *network_arg;
+	struct box_network network;
 };
 
 static struct backend *running;
@@ -171,6 +174,31 @@ static void env_text(struct msg_map map, char *to, size_t size)
 		n += (size_t)snprintf(to + n, size - n, "%.*s=%.*s\n", STR_FMT(key), STR_FMT(value));
 }
 
+static void list_text(struct msg_list list, char *to, size_t size)
+{
+	struct str rest = list.raw, item;
+	size_t n = 0;
+	to[0] = 0;
+	while (msg_list_next(&rest, &item) && n < size)
+		n += (size_t)snprintf(to + n, size - n, "%s%.*s", n ? " " : "", STR_FMT(item));
+}
+
+static bool list_has(struct msg_list list, const char *what)
+{
+	struct str rest = list.raw, item;
+	while (msg_list_next(&rest, &item))
+		if (str_is(item, what))
+			return true;
+	return false;
+}
+
+static void set_network(struct fake_box *m, const struct box_network *p)
+{
+	list_text(p->allow_out, m->allow, sizeof(m->allow));
+	list_text(p->deny_out, m->deny, sizeof(m->deny));
+	m->internet = p->internet;
+}
+
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
 {
 	fake->creates++;
@@ -187,7 +215,7 @@ struct box *box_create(struct backend *b, const struct box_spec *spec, const str
 	snprintf(m->user, sizeof(m->user), "%.*s", STR_FMT(spec->user));
 	snprintf(m->layer, sizeof(m->layer), "%s", spec->layers[0]);
 	env_text(spec->envs, m->envs, sizeof(m->envs));
-	m->internet = spec->internet;
+	set_network(m, &(struct box_network){spec->allow_out, spec->deny_out, spec->internet});
 	m->memory_mb = spec->memory_mb;
 	m->brake = BOX_NO_BRAKE;
 	m->space.total = (uint64_t)spec->disk_mb << 20;
@@ -218,7 +246,8 @@ static void finish_adopt(void *arg)
 	b->ops->started(b, &h, NULL, b->arg);
 }
 
-struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_ops *ops, void *arg, struct error *err)
+struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_network *network, const struct box_ops *ops, void *arg,
+	struct error *err)
 {
 	fake->adopts++;
 	if (strncmp(handle, "fake=", 5) != 0 || !str_is(id, handle + 5)) {
@@ -226,6 +255,8 @@ struct box *box_adopt(struct backend *b, struct str id, const char *handle, cons
 		return NULL;
 	}
 	struct box *x = box_make(b, fake_find(handle + 5), ops, arg);
+	if (x->m)
+		set_network(x->m, network);
 	x->adopting = true;
 	loop_post(b->loop, finish_adopt, x);
 	return x;
@@ -386,6 +417,44 @@ int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void
 	struct logging *o = malloc(sizeof(*o));
 	*o = (struct logging){done, arg};
 	return loop_post(b->backend->loop, finish_log, o);
+}
+
+static void finish_network(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	box_network_fn *done = b->network_done;
+	b->network_done = NULL;
+	if (fake->network_fails)
+		error_set(&err, -EIO, 500, "nftables");
+	else if (b->m)
+		set_network(b->m, &b->network);
+	if (b->m && !b->killing)
+		done(fake->network_fails ? &err : NULL, b->network_arg);
+}
+
+int box_network(struct box *b, const struct box_network *policy, box_network_fn *done, void *arg, struct error *err)
+{
+	if (b->network_done)
+		return error_set(err, -EBUSY, 409, "busy");
+	if (list_has(policy->allow_out, "bad"))
+		return error_set(err, -EINVAL, 400, "allowOut: bad");
+	b->network_done = done;
+	b->network_arg = arg;
+	b->network = *policy; /* the node keeps the lists until done() */
+	return fake->network_waits ? 0 : loop_post(b->backend->loop, finish_network, b);
+}
+
+unsigned fake_step_networks(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes; b; b = b->next) {
+		if (!b->network_done)
+			continue;
+		loop_post(b->backend->loop, finish_network, b);
+		n++;
+	}
+	return n;
 }
 
 const char *box_launch(const struct box *b)

@@ -31,6 +31,7 @@ struct fake_box {
 	char envs[1024]; /* "K=V\n..." */
 	char token[65], layer[256], user[33];
 	uint32_t memory_mb;
+	char allow[512], deny[512]; /* network policy, entries with ' ' between */
 	bool alive, internet, frozen, known; /* known: the running node has adopted or made it */
 	uint64_t brake;
 	unsigned syncs, trims;
@@ -42,6 +43,7 @@ struct fake {
 	enum fake_mode start, kill;
 	enum fake_crash crash;
 	bool full;       /* box_create says 503 */
+	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */
 	unsigned creates, kills, adopts, readies, drains, live, most_live;
@@ -57,6 +59,8 @@ unsigned fake_alive(void);
 /* Manual mode: lets every waiting start (or kill) go on; the number of them. */
 unsigned fake_step_starts(void);
 unsigned fake_step_kills(void);
+/* Lets the waiting changes of network policies go on. */
+unsigned fake_step_networks(void);
 /* The processes of a box end by themselves; the node (if one runs) is told. */
 void fake_die(const char *id, const char *reason, const char *detail);
 

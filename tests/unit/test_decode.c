@@ -306,9 +306,17 @@ static void bodies_of_create(void **state)
 		{",\"network\":[]", 400, "network"},
 		{",\"network\":{}", 201, NULL},
 		{",\"network\":{\"allowOut\":[],\"denyOut\":[],\"rules\":{},\"httpsPorts\":[],\"egressProxy\":null,\"maskRequestHost\":null}", 201, NULL},
-		{",\"network\":{\"allowOut\":[\"1.1.1.1\"]}", 501, "network.allowOut"},
-		{",\"network\":{\"allow_out\":[\"1.1.1.1\"]}", 501, "network.allowOut"},
-		{",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}", 501, "network.denyOut"},
+		{",\"network\":{\"allowOut\":[\"1.1.1.1\",\"10.0.0.0/8\"],\"denyOut\":[\"0.0.0.0/0\",\"::/0\"]}", 201, NULL},
+		{",\"network\":{\"allow_out\":[\"1.2.3.4/8\"],\"deny_out\":[\"255.255.255.255\"]}", 201, NULL},
+		{",\"network\":{\"allowOut\":[],\"allow_out\":[]}", 400, "allowOut and allow_out"},
+		{",\"network\":{\"allowOut\":[\"1.1.1.1\",\"example.com\"]}", 501, "network.allowOut[1]: \"example.com\""},
+		{",\"network\":{\"allowOut\":[\"*.example.com\"],\"denyOut\":[\"0.0.0.0/0\"]}", 501, "network.allowOut[0]"},
+		{",\"network\":{\"allowOut\":[\"1.1.1.1/33\"]}", 400, "network.allowOut[0]: invalid allowed address"},
+		{",\"network\":{\"allowOut\":[\"::1\"]}", 400, "network.allowOut[0]: invalid allowed address"},
+		{",\"network\":{\"allowOut\":[\"\"]}", 400, "network.allowOut[0]"},
+		{",\"network\":{\"allowOut\":\"1.1.1.1\"}", 400, "network: allowOut"},
+		{",\"network\":{\"denyOut\":[\"example.com\"]}", 400, "network.denyOut[0]: invalid denied CIDR"},
+		{",\"network\":{\"denyOut\":[\"1.1.1.1\",\"x\"]}", 400, "network.denyOut[1]: invalid denied CIDR"},
 		{",\"network\":{\"denyOut\":[1]}", 400, "network.denyOut[0]"},
 		{",\"network\":{\"rules\":{\"a\":[]}}", 501, "network.rules"},
 		{",\"network\":{\"rules\":[{}]}", 501, "network.rules"},
@@ -357,11 +365,54 @@ static void security_of_create(void **state)
 		create_is(body, rows[i].v2, rows[i].status, "secure", &args);
 		if (rows[i].status == 201) {
 			assert_int_equal(args.secure, rows[i].secure);
-			assert_int_equal(args.public_traffic, rows[i].public_traffic);
-			assert_false(args.has_internet);
+			assert_int_equal(args.network.public_traffic, rows[i].public_traffic);
+			assert_false(args.network.has_internet);
 		}
 		create_args_done(&args);
 	}
+}
+
+/* The same fields at the top of a PUT's body; what is not given is cleared. */
+static void network_of_an_update(void **state)
+{
+	static const struct {
+		const char *body;
+		int status;
+		const char *word;
+	} rows[] = {
+		{"{}", 200, NULL},
+		{"{\"allowOut\":[\"1.1.1.1\"],\"denyOut\":[\"0.0.0.0/0\"],\"allow_internet_access\":false}", 200, NULL},
+		{"{\"allow_out\":[\"1.1.1.1\"],\"deny_out\":[],\"allowInternetAccess\":true,\"rules\":{},\"egressProxy\":null,\"unknown\":1}", 200, NULL},
+		{"{\"allowOut\":[\"a.example.com\"]}", 501, "allowOut[0]"},
+		{"{\"denyOut\":[\"1.1.1.1/64\"]}", 400, "denyOut[0]: invalid denied CIDR"},
+		{"{\"denyOut\":{}}", 400, "denyOut must be an array"},
+		{"{\"rules\":{\"a.com\":[]}}", 501, "rules"},
+		{"{\"egressProxy\":{\"address\":\"a:1\"}}", 501, "egressProxy"},
+		{"{\"dnsServers\":[]}", 501, "dnsServers"},
+		{"{\"maskRequestHost\":\"a\"}", 501, "maskRequestHost"},
+		{"{\"httpsPorts\":[443]}", 501, "httpsPorts"},
+		{"{\"allow_internet_access\":\"no\"}", 400, "allow_internet_access"},
+	};
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		cleanup_network_args struct network_args args;
+		struct error err = {0};
+		cleanup_json json_t *body = json_parse(str_of(rows[i].body), 65536, "body", &err);
+		int r = network_parse_update(body, &args, &err);
+		if ((rows[i].status == 200) != (r == 0) || (r < 0 && (err.status != rows[i].status || !strstr(err.message, rows[i].word))))
+			fail_msg("%s: %d %s", rows[i].body, err.status, err.message);
+	}
+	cleanup_network_args struct network_args args, empty;
+	cleanup_json json_t *body = json_parse(STR("{\"allow_out\":[\"1.2.3.4/8\",\"::1\"]}"), 65536, "body", NULL), *good = json_parse(
+		STR("{\"allow_out\":[\"1.2.3.4/8\",\"5.6.7.8\"],\"allow_internet_access\":false}"), 65536, "body", NULL);
+	assert_int_equal(network_parse_update(body, &args, NULL), -EINVAL);
+	network_args_done(&args);
+	assert_int_equal(network_parse_update(good, &args, NULL), 0);
+	struct str rest = buf_str(&args.allow_out), item;
+	assert_true(msg_list_next(&rest, &item) && str_is(item, "1.2.3.4/8")); /* as given */
+	assert_true(msg_list_next(&rest, &item) && str_is(item, "5.6.7.8"));
+	assert_true(!rest.n && args.has_internet && !args.internet && !args.has_public_traffic);
+	assert_int_equal(network_parse_update(NULL, &empty, NULL), 0);
+	assert_true(!empty.has_internet && !buf_len(&empty.allow_out) && !buf_len(&empty.deny_out));
 }
 
 static void routes(void **state)
@@ -483,6 +534,7 @@ int main(void)
 		cmocka_unit_test(timeouts),
 		cmocka_unit_test(bodies_of_create),
 		cmocka_unit_test(security_of_create),
+		cmocka_unit_test(network_of_an_update),
 		cmocka_unit_test(routes),
 		cmocka_unit_test(the_table_of_routes_is_sound),
 		cmocka_unit_test(damaged_texts_never_run_over),

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static const struct handle sample = {
-	.pid = 4711, .start = UINT64_MAX, .slot = 65535, .loop = 1000, .internet = true, .warm = false, .boot = "da1884d2-cc7e-4da3-901f-afe69e4ab966",
+	.pid = 4711, .start = UINT64_MAX, .slot = 65535, .loop = 1000, .warm = false, .boot = "da1884d2-cc7e-4da3-901f-afe69e4ab966",
 };
 
 static void what_is_written_is_read(void **state)
@@ -19,7 +19,7 @@ static void what_is_written_is_read(void **state)
 	assert_true(h.start == UINT64_MAX);
 	assert_int_equal(h.slot, 65535);
 	assert_int_equal(h.loop, 1000);
-	assert_true(h.internet && !h.warm);
+	assert_false(h.warm);
 	assert_string_equal(h.boot, sample.boot);
 }
 
@@ -38,6 +38,8 @@ static void damaged_handles_are_refused(void **state)
 	};
 	struct handle h;
 	assert_int_equal(handle_parse(good, &h), 0);
+	assert_int_equal(handle_parse("namespace-1 pid=9 start=8 slot=7 loop=6 warm=1 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966", &h), 0);
+	assert_true(h.warm);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		if (handle_parse(bad[i], &h) != -EINVAL)
 			fail_msg("taken: %s", bad[i]);

@@ -410,6 +410,90 @@ static void tokens_follow_the_settings_and_differ(void **state)
 	assert_false(str_is(got.sandbox.traffic_token, traffic));
 }
 
+static struct msg_list entries(struct buf *to, const char *const *list)
+{
+	buf_clear(to);
+	for (; *list; list++)
+		msg_list_add(to, str_of(*list));
+	return (struct msg_list){buf_str(to)};
+}
+
+static uint64_t send_network(const char *id, const char *allow, const char *deny, int internet)
+{
+	cleanup_buf struct buf a = BUF_INIT, d = BUF_INIT;
+	struct msg_network m = {.sandbox = str_of(id), .allow_out = entries(&a, (const char *const[]){allow, NULL}), .deny_out = entries(&d, (const char *const[]){deny, NULL})};
+	if (internet >= 0)
+		msg_set(&m, network, internet, internet);
+	return send_front(MSG_ID_network, &m);
+}
+
+static void a_network_policy_is_kept(void **state)
+{
+	cleanup_buf struct buf allow = BUF_INIT, deny = BUF_INIT;
+	struct msg_create m = want();
+	msg_set(&m, create, allow_out, entries(&allow, (const char *const[]){"1.1.1.1", "2.2.2.0/24", NULL}));
+	msg_set(&m, create, deny_out, entries(&deny, (const char *const[]){"0.0.0.0/0", NULL}));
+	const char *id = create_with(&m);
+	struct fake_box *box = fake_find(id);
+	assert_string_equal(box->allow, "1.1.1.1 2.2.2.0/24");
+	assert_string_equal(box->deny, "0.0.0.0/0");
+	assert_true(box->internet && msg_has(&got.sandbox, sandbox, allow_out) && !msg_has(&got.sandbox, sandbox, internet));
+	/* A restart puts it in force again, whatever is there (case 139). */
+	strcpy(box->deny, "9.9.9.9");
+	restart();
+	assert_string_equal(fake_find(id)->deny, "0.0.0.0/0");
+	/* Replaced whole: what is not given is cleared, as is what was said of the internet. */
+	subscribe();
+	assert_int_equal(answer(send_network(id, NULL, "3.3.3.3", 0)), MSG_ID_ok);
+	assert_true(last_event(id));
+	assert_string_equal(fake_find(id)->allow, "");
+	assert_string_equal(fake_find(id)->deny, "3.3.3.3");
+	assert_false(fake_find(id)->internet);
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE internet = 0 AND length(allow_out) = 0 AND length(deny_out) > 0"), 1);
+	restart();
+	assert_string_equal(fake_find(id)->deny, "3.3.3.3");
+	assert_false(fake_find(id)->internet);
+	assert_int_equal(answer(send_network(id, "4.4.4.4", NULL, -1)), MSG_ID_ok);
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE internet IS NULL"), 1);
+	/* What the backend refuses, or cannot do, changes nothing. */
+	expect_error(answer(send_network(id, "bad", NULL, -1)), 400, "allowOut");
+	fake->network_fails = true;
+	expect_error(answer(send_network(id, NULL, NULL, 0)), 500, "nftables");
+	fake->network_fails = false;
+	assert_string_equal(fake_find(id)->allow, "4.4.4.4");
+	restart();
+	assert_string_equal(fake_find(id)->allow, "4.4.4.4");
+	expect_error(answer(send_network("inobody", NULL, NULL, -1)), 404, "not found");
+}
+
+static void changes_of_a_network_policy_wait_for_each_other(void **state)
+{
+	const char *id = create();
+	uint64_t requests[4];
+	fake->network_waits = true;
+	for (int i = 0; i < 4; i++)
+		requests[i] = send_network(id, (const char *const[]){"1.1.1.1", "2.2.2.2", "bad", "4.4.4.4"}[i], NULL, -1);
+	settle();
+	fake->network_waits = false;
+	assert_int_equal(fake_step_networks(), 1);
+	/* Answers are read in the order asked. */
+	assert_int_equal(answer(requests[0]), MSG_ID_ok);
+	assert_int_equal(answer(requests[1]), MSG_ID_ok);
+	expect_error(answer(requests[2]), 400, "bad");
+	assert_int_equal(answer(requests[3]), MSG_ID_ok);
+	assert_string_equal(fake_find(id)->allow, "4.4.4.4");
+	/* A kill in between: who waits is told. */
+	fake->network_waits = true;
+	requests[0] = send_network(id, "5.5.5.5", NULL, -1);
+	requests[1] = send_network(id, "6.6.6.6", NULL, -1);
+	settle();
+	uint64_t kill = send_kill(id);
+	expect_error(answer(requests[0]), 404, "not found");
+	expect_error(answer(requests[1]), 404, "not found");
+	assert_int_equal(answer(kill), MSG_ID_ok);
+	expect_error(answer(send_network(id, NULL, NULL, -1)), 404, "not found");
+}
+
 static void wrong_creates_are_refused(void **state)
 {
 	struct msg_create m = want();
@@ -1231,6 +1315,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(create_is_answered_when_it_runs_and_is_recorded),
 		T(tokens_follow_the_settings_and_differ),
+		T(a_network_policy_is_kept),
+		T(changes_of_a_network_policy_wait_for_each_other),
 		T(wrong_creates_are_refused),
 		T(a_create_that_fails_leaves_nothing),
 		T(a_box_that_dies_while_it_is_made_fails_the_create),

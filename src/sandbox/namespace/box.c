@@ -63,6 +63,8 @@ void box_free(struct box *b)
 	if (b->slow)
 		b->slow->box = NULL;
 	box_copy_stop(b, false);
+	if (b->network)
+		network_job_leave(b->network);
 	if (b->prev)
 		b->prev->next = b->next;
 	else
@@ -70,6 +72,7 @@ void box_free(struct box *b)
 	if (b->next)
 		b->next->prev = b->prev;
 	free(b->order.texts);
+	reach_done(&b->reach);
 	free(b);
 }
 
@@ -196,7 +199,6 @@ static void make_handle(struct box *b, struct box_handle *ret)
 		.start = b->slot->start,
 		.slot = b->number,
 		.loop = b->slot->disk.loop,
-		.internet = b->internet,
 		.warm = b->warm,
 	};
 	memcpy(h.boot, b->backend->host->boot_id, sizeof(h.boot));
@@ -356,7 +358,7 @@ int box_watch(struct box *b, struct error *err)
 	b->timer = loop_timer_new(backend->loop, on_claim_timeout, b);
 	if (!b->watch || !b->timer)
 		return error_errno(err, -ENOMEM, "sandbox");
-	backend->config.dns_serve(b->number, b->slot->net.dns_udp, b->slot->net.dns_tcp, b->internet, str_of(b->id), backend->config.arg);
+	backend->config.dns_serve(b->number, b->slot->net.dns_udp, b->slot->net.dns_tcp, b->reach.names, str_of(b->id), backend->config.arg);
 	return 0;
 }
 

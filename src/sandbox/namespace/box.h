@@ -1,4 +1,4 @@
-/* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one). */
+/* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one), box_network.c. */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_BOX_H
 #define CUBICLE_SANDBOX_NAMESPACE_BOX_H
 
@@ -33,12 +33,14 @@ struct box {
 	bool cancelled;      /* box_kill() while a worker had it; read by the worker: atomic */
 	bool reported;       /* the asker knows of the end: no released() */
 	bool attaching;      /* a worker attaches a spawner */
-	bool warm, internet;
+	bool warm;
 	char id[33];
 	struct slot *slot;
 	unsigned number;     /* of the slot; valid while has_number */
 	bool has_number;
 	struct order order;
+	struct reach reach;  /* its network policy; a worker reads it while it has the box */
+	struct network_job *network; /* a change of it under way */
 	struct chan *chan;
 	struct log_reads log_reads;
 	struct loop_fd *watch;
@@ -50,6 +52,11 @@ struct box {
 	struct error error;  /* of the worker */
 	pid_t spawner;
 };
+
+/* A change of the network policy on a worker (box_network.c). */
+struct network_job;
+/* The box goes: nobody waits any more. */
+void network_job_leave(struct network_job *j);
 
 /* A trim or a sync on a worker. */
 struct slow_job {

@@ -8,7 +8,7 @@
 static void adopt_work(void *arg)
 {
 	struct box *b = arg;
-	b->error.code = slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->error);
+	b->error.code = slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->reach, &b->error);
 }
 
 static void adopt_done(void *arg)
@@ -46,7 +46,20 @@ static void is_host_lost(void *arg)
 	box_fail(b, &err);
 }
 
-struct box *box_adopt(struct backend *backend, struct str id, const char *text, const struct box_ops *ops, void *arg, struct error *err)
+/* What an administrator has closed meanwhile (network.private) ends the policy: nothing is reached then, rather than more than was asked for. */
+static int adopt_network(struct box *b, const struct box_network *p, bool lost, struct error *err)
+{
+	static const struct msg_list none;
+	const struct reach_limits limits = network_limits(b->backend->host->network);
+	int r = lost ? 0 : reach_init(&b->reach, &limits, p->allow_out, p->deny_out, p->internet, err);
+	if (r != -EINVAL)
+		return r;
+	log_write(LOG_WARN, &(struct log_ids){.sandbox = str_of(b->id)}, "its network policy is not allowed any more, it reaches nothing: %s", err->message);
+	return reach_init(&b->reach, &limits, none, none, false, err);
+}
+
+struct box *box_adopt(struct backend *backend, struct str id, const char *text, const struct box_network *network, const struct box_ops *ops, void *arg,
+	struct error *err)
 {
 	struct handle h;
 	if (handle_parse(text, &h) < 0) {
@@ -61,6 +74,8 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	struct box *b = box_new(backend, id, ops, arg);
 	struct slot *s = b && !lost ? slot_new((unsigned)h.slot) : NULL;
 	int r = !b || (!lost && !s) ? -ENOMEM : lost ? 0 : pool_reserve_number(backend->pool, (unsigned)h.slot);
+	if (r == 0)
+		r = adopt_network(b, network, lost, err);
 	if (r < 0) {
 		slot_leave(s);
 		if (b)
@@ -69,7 +84,6 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 		return NULL;
 	}
 	b->state = BOX_MAKING;
-	b->internet = h.internet;
 	b->warm = h.warm;
 	if (lost) {
 		/* What it had is of another boot: the disk's file goes with the sweep, the rest went with the machine. */
@@ -79,7 +93,6 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	} else {
 		s->pid = (pid_t)h.pid;
 		s->start = h.start;
-		s->internet = h.internet;
 		s->disk.loop = (unsigned)h.loop;
 		snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
 		b->slot = s;

@@ -183,13 +183,23 @@ static int claim_dressed(struct box *b)
 	return r;
 }
 
+static int take_network(struct box *b, const struct box_spec *spec, struct error *err)
+{
+	const struct reach_limits limits = network_limits(b->backend->host->network);
+	b->order.claim.reach = &b->reach;
+	return reach_init(&b->reach, &limits, spec->allow_out, spec->deny_out, spec->internet, err);
+}
+
 struct box *box_create(struct backend *backend, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
 {
 	struct box *b = box_new(backend, spec->id, ops, arg);
 	int r = b ? order_init(&b->order, spec) : -ENOMEM;
+	if (r == 0 && take_network(b, spec, err) < 0) {
+		box_free(b);
+		return NULL;
+	}
 	if (r == 0) {
 		order_identity(&b->order);
-		b->internet = spec->internet;
 		b->state = BOX_MAKING;
 		r = claim_dressed(b);
 		if (r == 0)

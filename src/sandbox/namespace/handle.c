@@ -8,14 +8,14 @@ static const char version[] = "namespace-1";
 
 void handle_format(const struct handle *h, struct box_handle *ret)
 {
-	snprintf(ret->text, sizeof(ret->text), "%s pid=%llu start=%llu slot=%llu loop=%llu internet=%d warm=%d boot=%s", version,
-		(unsigned long long)h->pid, (unsigned long long)h->start, (unsigned long long)h->slot, (unsigned long long)h->loop, h->internet,
-		h->warm, h->boot);
+	snprintf(ret->text, sizeof(ret->text), "%s pid=%llu start=%llu slot=%llu loop=%llu warm=%d boot=%s", version,
+		(unsigned long long)h->pid, (unsigned long long)h->start, (unsigned long long)h->slot, (unsigned long long)h->loop, h->warm,
+		h->boot);
 }
 
 static int parse_word(struct str word, struct handle *h, unsigned *seen)
 {
-	uint64_t internet = 0, warm = 0;
+	uint64_t ignored, warm = 0;
 	struct str key, value;
 	if (!str_cut(word, '=', &key, &value))
 		return -EINVAL;
@@ -24,7 +24,7 @@ static int parse_word(struct str word, struct handle *h, unsigned *seen)
 		uint64_t *to, max;
 	} numbers[] = {
 		{"pid", &h->pid, INT_MAX}, {"start", &h->start, UINT64_MAX}, {"slot", &h->slot, 65535}, {"loop", &h->loop, 1 << 20},
-		{"internet", &internet, 1}, {"warm", &warm, 1},
+		{"warm", &warm, 1}, {"internet", &ignored, 1}, /* the last: servers of before wrote it */
 	};
 	for (unsigned i = 0; i < ARRAY_SIZE(numbers); i++) {
 		if (!str_is(key, numbers[i].key))
@@ -32,7 +32,6 @@ static int parse_word(struct str word, struct handle *h, unsigned *seen)
 		if ((*seen >> i & 1) || str_to_u64(value, numbers[i].to) < 0 || *numbers[i].to > numbers[i].max)
 			return -EINVAL;
 		*seen |= 1u << i;
-		h->internet |= internet;
 		h->warm |= warm;
 		return 0;
 	}
@@ -60,7 +59,7 @@ int handle_parse(const char *text, struct handle *ret)
 		if (parse_word(word, &h, &seen) < 0)
 			return -EINVAL;
 	}
-	if (seen != 0x7f || h.pid < 2)
+	if ((seen | 1u << 5) != 0x7f || h.pid < 2)
 		return -EINVAL;
 	*ret = h;
 	return 0;

@@ -6,7 +6,7 @@
 
 struct handle {
 	uint64_t pid, start, slot, loop; /* start: of PID 1, in clock ticks since boot */
-	bool internet, warm;
+	bool warm;
 	char boot[37];
 };
 

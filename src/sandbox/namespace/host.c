@@ -268,7 +268,8 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 	if (r == 0)
 		r = loopdevs_new(&h->loops, err);
 	if (r == 0)
-		r = network_new(&h->instance, h->options->network_pool, strcmp(h->options->network_pool, "100.96.0.0/16") != 0, &h->network, err);
+		r = network_new(&h->instance, h->options->network_pool, strcmp(h->options->network_pool, "100.96.0.0/16") != 0,
+			h->options->network_private_open, &h->network, err);
 	if (r == 0)
 		r = network_guard(h->network, log_repair, NULL, err);
 	if (r == 0)

@@ -226,7 +226,7 @@ int slot_prepare(struct host *h, struct slot *s, struct error *err)
 	if (r == 0)
 		r = network_slot_create(h->network, s->number, &s->net, err);
 	if (r == 0) {
-		s->has_net = s->internet = true;
+		s->has_net = true;
 		r = make_cgroups(h, s, err);
 	}
 	if (r == 0)
@@ -238,18 +238,17 @@ int slot_prepare(struct host *h, struct slot *s, struct error *err)
 	return r == 0 ? inside_park(h, s, err) : r;
 }
 
-static int adjust(struct host *h, struct slot *s, const struct box_spec *spec, struct error *err)
+static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
+	const struct box_spec *spec = &c->spec;
 	struct cgroup_limits l = work_limits(spec->memory_mb, spec->pids, spec->cpu_count);
 	int r = 0;
 	if (l.memory != s->limits.memory || l.pids != s->limits.pids || l.cpu_count != s->limits.cpu_count) {
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &l, err);
 		s->limits = l;
 	}
-	if (r == 0 && spec->internet != s->internet) {
-		r = network_slot_internet(&s->net, spec->internet, err);
-		s->internet = spec->internet;
-	}
+	if (r == 0 && !reach_is_default(c->reach))
+		r = network_slot_apply(h->network, s->number, s->net.netns, c->reach, err);
 	if (r == 0 && spec->disk_mb != s->disk.size_mb) { /* another size than parked slots have: a new one is 3 ms */
 		disk_drop(h, &s->disk);
 		r = make_disk(h, s, spec->disk_mb, err);
@@ -337,7 +336,7 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 		return error_set(err, -ESRCH, 500, "the parked init of slot %u has ended", s->number);
 	int r = host_enter(h, err);
 	if (r == 0)
-		r = adjust(h, s, &c->spec, err);
+		r = adjust(h, s, c, err);
 	if (r == 0 && !dressed)
 		r = inside_root(h, s, c->spec.layers, c->spec.n_layers, err);
 	if (r == 0 && s->limits.memory != (uint64_t)h->options->sandbox_memory << 20)
@@ -353,7 +352,7 @@ bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec)
 bool slot_is_usual(const struct host *h, const struct box_spec *spec)
 {
 	const struct options *o = h->options;
-	return spec->internet && slot_may_be_dressed(h, spec) && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu;
+	return spec->internet && !spec->allow_out.raw.n && !spec->deny_out.raw.n && slot_may_be_dressed(h, spec) && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu;
 }
 
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
@@ -361,7 +360,7 @@ int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *
 	return send_claim(h, s, c, err);
 }
 
-int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
+int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err)
 {
 	char name[sizeof(s->disk.name)];
 	uint64_t start;
@@ -399,6 +398,10 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err)
 		return r;
 	}
 	s->has_net = true;
+	/* The node may have ended between a change of the policy and its record. */
+	r = network_slot_apply(h->network, s->number, netns, reach, err);
+	if (r < 0)
+		return r;
 	return disk < 0 ? error_set(err, disk, 500, "%s", lost.message) : 0;
 }
 

@@ -32,7 +32,6 @@ struct slot {
 	int mnt;             /* its mount namespace, while it is being killed: see slot_hold_mounts() */
 	int conn;            /* blocking, until the loop takes it; -1 */
 	bool has_net, has_cgroups, has_socket;
-	bool internet;
 	struct net_slot net;
 	struct disk disk;
 	struct cgroup_limits limits; /* of the work group, as set */
@@ -55,6 +54,7 @@ bool slot_root_eq(const struct slot_root *a, const struct slot_root *b);
 
 struct slot_claim {
 	struct box_spec spec; /* views live as long as the claim */
+	const struct reach *reach; /* its network policy; likewise */
 	char hostname[65], boot_id[37], machine_id[33];
 };
 /* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root, and be one for which the spec may have one. */
@@ -64,9 +64,9 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 bool slot_is_usual(const struct host *h, const struct box_spec *spec);
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
-/* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s.
+/* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s. Its network policy is put in force again.
  * -ESRCH: it is dead. On failure: slot_release(). */
-int slot_adopt(struct host *h, struct slot *s, struct str id, struct error *err);
+int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err);
 
 /* Moves a spawner into the work group. `pid` is what the kernel says of the sender of its message. */
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err);
