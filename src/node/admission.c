@@ -60,10 +60,20 @@ void admission_take_over(struct admission *a, uint32_t memory_mb, uint32_t disk_
 	a->disk_mb += disk_mb;
 }
 
-void admission_give(struct admission *a, uint32_t memory_mb, uint32_t disk_mb)
+void admission_take_over_disk(struct admission *a, uint32_t disk_mb)
 {
-	assert(a->sandboxes > 0 && a->memory_mb >= memory_mb && a->disk_mb >= disk_mb);
+	a->disk_mb += disk_mb;
+}
+
+void admission_give(struct admission *a, uint32_t memory_mb)
+{
+	assert(a->sandboxes > 0 && a->memory_mb >= memory_mb);
 	a->sandboxes--;
 	a->memory_mb -= memory_mb;
+}
+
+void admission_give_disk(struct admission *a, uint32_t disk_mb)
+{
+	assert(a->disk_mb >= disk_mb);
 	a->disk_mb -= disk_mb;
 }

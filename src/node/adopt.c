@@ -38,9 +38,40 @@ static void show_deadline(struct live *l)
 		l->s.end_at += left - shown;
 }
 
+/* Frozen by the node before, as a rule; not when that was ended on the way from it to running. */
+static void adopted_paused(struct live *l, const struct box_handle *h)
+{
+	int r = box_freeze(l->box, true);
+	if (r < 0)
+		live_log(LOG_ERROR, l, "cannot be frozen: %s", strerror(-r));
+	l->s.handle = *h;
+	live_hold_disk(l);
+	live_log(LOG_INFO, l, "adopted, paused");
+	live_resolved(l);
+}
+
+/* A transition that the node before did not finish, and of which nothing is left but that it may be frozen. */
+static void go_back(struct live *l)
+{
+	int r = box_freeze(l->box, false);
+	if (r < 0)
+		live_log(LOG_ERROR, l, "cannot be thawed: %s", strerror(-r));
+	live_log(LOG_INFO, l, "runs again: the node ended while it was %s", sandbox_state_name(l->s.state));
+	sandbox_set_state(&l->s, SANDBOX_RUNNING);
+	l->s.memory_kept = false;
+	l->s.image[0] = 0;
+}
+
 void live_adopted(struct live *l, const struct box_handle *h, const struct error *err)
 {
 	struct node *n = l->node;
+	if (err && (l->s.state == SANDBOX_PAUSED || l->s.state == SANDBOX_PAUSING)) {
+		live_log(LOG_WARN, l, "its memory is lost: %s", err->message);
+		l->adopting = false;
+		live_keep_disk(l);
+		live_resolved(l);
+		return;
+	}
 	if (err) {
 		struct box_death d = {0};
 		box_evidence(l->box, &d);
@@ -48,8 +79,14 @@ void live_adopted(struct live *l, const struct box_handle *h, const struct error
 		return;
 	}
 	l->adopting = false;
+	if (l->s.state == SANDBOX_KILLING)
+		return; /* released() follows */
+	if (l->s.state == SANDBOX_PAUSED) {
+		adopted_paused(l, h);
+		return;
+	}
 	if (l->s.state != SANDBOX_RUNNING)
-		return; /* it is being killed; released() follows */
+		go_back(l);
 	show_deadline(l);
 	if (deadlines_set(&n->deadlines, &l->deadline, l->s.deadline) < 0)
 		abort();
@@ -67,12 +104,46 @@ static void out_of_patience(struct loop_timer *t, void *arg)
 	live_resolved(l);
 }
 
+/* Paused without memory, or about to be recorded so: the image is saved already. False: it is none of that. */
+static bool adopt_image(struct live *l)
+{
+	struct node *n = l->node;
+	struct sandbox *s = &l->s;
+	char image[sizeof(s->image)];
+	bool kept = s->state == SANDBOX_PAUSED && !s->memory_kept;
+	live_name_image(s, image);
+	if (saved_size(n, image) < 0) {
+		if (kept)
+			already_dead(l, "host_lost", "its saved disk is missing");
+		return kept;
+	}
+	memcpy(s->image, image, sizeof(image));
+	if (!kept) {
+		if (s->state == SANDBOX_PAUSING) {
+			sandbox_set_state(s, SANDBOX_PAUSED);
+			s->end_at = n->host->realtime(n->host->arg);
+		}
+		s->deadline = SANDBOX_NEVER;
+		s->memory_kept = false;
+		s->handle.text[0] = 0;
+		live_give_memory(l);
+		records_put(n->records, s, SANDBOX_PAUSED, STORE_FULL, NULL, NULL);
+	}
+	live_hold_disk(l);
+	live_log(LOG_INFO, l, "adopted, paused with its disk only");
+	live_resolved(l);
+	return true;
+}
+
 static void adopt_one(struct live *l)
 {
 	struct node *n = l->node;
 	struct error err = {0};
 	const struct sandbox *s = &l->s;
-	if (strcmp(s->boot_id, n->host->boot_id) != 0) {
+	if ((s->state == SANDBOX_PAUSED || s->state == SANDBOX_PAUSING) && adopt_image(l))
+		return;
+	/* Of one that was paused with its memory the disk is complete. */
+	if (strcmp(s->boot_id, n->host->boot_id) != 0 && s->state != SANDBOX_PAUSED) {
 		already_dead(l, "host_lost", "the machine was restarted");
 		return;
 	}
@@ -112,7 +183,7 @@ static void collect(struct sandbox *s, void *arg)
 {
 	struct recorded *r = arg;
 	struct node *n = r->node;
-	if (s->state != SANDBOX_CREATING && s->state != SANDBOX_RUNNING && s->state != SANDBOX_KILLING) {
+	if (s->state < SANDBOX_CREATING || s->state > SANDBOX_KILLING) {
 		log_error("record of sandbox %s: state %d is unknown; it is ended", s->id, (int)s->state);
 		s->state = SANDBOX_RUNNING;
 		s->handle.text[0] = 0;
@@ -132,8 +203,13 @@ static void collect(struct sandbox *s, void *arg)
 		return;
 	}
 	sandbox_derive_tokens(&l->s, n->key);
-	admission_take_over(&n->admission, l->s.memory_mb, l->s.disk_mb);
-	l->admitted = true;
+	bool disk_only = l->s.state == SANDBOX_PAUSED && !l->s.memory_kept;
+	if (disk_only)
+		admission_take_over_disk(&n->admission, l->s.disk_mb);
+	else
+		admission_take_over(&n->admission, l->s.memory_mb, l->s.disk_mb);
+	l->admitted = !disk_only;
+	l->disk_admitted = true;
 	l->unresolved = true;
 	n->unresolved++;
 	r->list[r->n++] = l;

@@ -35,6 +35,7 @@ struct disk_account {
 	size_t n, cap;
 	enum disk_zone zone;
 	uint64_t exposure, backed;  /* of all, at the last look */
+	uint64_t held;              /* by images that are not watched */
 	uint64_t ballast;           /* bytes asked for; 0 = released */
 	int64_t last_kill, pace;
 	bool blind;                 /* the last look at the host failed: said once */
@@ -422,6 +423,11 @@ int64_t disk_account_tick(struct disk_account *d)
 	return d->n || d->zone != DISK_CALM ? wait : INT64_MAX;
 }
 
+void disk_account_hold(struct disk_account *d, int64_t bytes)
+{
+	d->held += (uint64_t)bytes;
+}
+
 int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err)
 {
 	struct host_disk disk;
@@ -432,7 +438,7 @@ int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, s
 	if (disk.free < m.reserve + d->exposure)
 		return error_set(err, -ENOSPC, 507, "the server's disk is nearly full: %llu MiB are free, %llu are kept in reserve (disk.reserve)",
 			(unsigned long long)(disk.free / MIB), (unsigned long long)(m.reserve / MIB));
-	uint64_t room = disk.free - d->exposure - m.reserve + d->backed;
+	uint64_t room = disk.free - d->exposure - m.reserve + d->backed + d->held;
 	double factor = d->options->disk_guarantee ? 1 : d->options->disk_overcommit;
 	if ((double)(promised + mb) * (double)MIB > (double)room * factor)
 		return error_set(err, -ENOSPC, 507, "the server's disk is promised to other sandboxes: %llu MiB of %.0f, %llu more were asked for",

@@ -71,6 +71,9 @@ int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b
 /* Takes an entry that is not there, too. */
 void disk_account_remove(struct disk_account *d, struct disk_entry *e);
 
+/* Bytes that images hold which are not watched (of paused sandboxes), more (or less, below 0) than before: promises to them are kept already. */
+void disk_account_hold(struct disk_account *d, int64_t bytes);
+
 /* Looks and acts. Ns until it wants to be called again; INT64_MAX when nothing is watched. */
 int64_t disk_account_tick(struct disk_account *d);
 enum disk_zone disk_account_zone(const struct disk_account *d);

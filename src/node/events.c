@@ -30,7 +30,7 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	struct msg_sandbox m = {
 		.id = str_of(s->id), .state = s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
 		.started_at = s->started_at, .end_at = s->end_at, .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
-		.metadata = {buf_str(&s->metadata)}, .auto_pause = s->auto_pause, .auto_resume = s->auto_resume,
+		.metadata = {buf_str(&s->metadata)}, .auto_pause = s->auto_pause, .auto_resume = s->auto_resume, .auto_pause_memory = s->auto_pause_memory,
 		.generation = str_of(s->generation), .isolation = str_of(backend_isolation(n->backend)), .sequence = n->sequence,
 	};
 	set_text(&m.alias, &m.present, MSG_TAG_sandbox_alias, s->alias);
@@ -38,6 +38,7 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	set_text(&m.traffic_token, &m.present, MSG_TAG_sandbox_traffic_token, s->traffic_token);
 	set_text(&m.launch, &m.present, MSG_TAG_sandbox_launch, s->launch);
 	set_text(&m.origin, &m.present, MSG_TAG_sandbox_origin, s->origin);
+	set_text(&m.resumed_from, &m.present, MSG_TAG_sandbox_resumed_from, s->resumed_from);
 	if (s->has_internet)
 		msg_set(&m, sandbox, internet, s->internet);
 	if (buf_len(&s->allow_out))

@@ -1,5 +1,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "node/service.h"
 
@@ -30,8 +31,8 @@ void live_free(struct live *l)
 	map_del(&n->live, str_of(l->s.id));
 	deadlines_remove(&n->deadlines, &l->deadline);
 	disk_account_remove(n->disk, &l->disk);
-	if (l->admitted)
-		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
+	live_give_all(l);
+	live_unhold_disk(l);
 	loop_timer_free(l->retry);
 	live_network_ended(l);
 	sandbox_done(&l->s);
@@ -40,16 +41,19 @@ void live_free(struct live *l)
 	node_stop_check(n);
 }
 
-static void answer_kills(struct live *l, const struct error *err)
+void live_give_memory(struct live *l)
 {
-	while (l->kills) {
-		struct request *r = l->kills;
-		l->kills = r->next;
-		if (err)
-			request_fail(r, err);
-		else
-			request_answer(r, MSG_ID_ok, NULL, -1);
-	}
+	if (l->admitted)
+		admission_give(&l->node->admission, l->s.memory_mb);
+	l->admitted = false;
+}
+
+void live_give_all(struct live *l)
+{
+	live_give_memory(l);
+	if (l->disk_admitted)
+		admission_give_disk(&l->node->admission, l->s.disk_mb);
+	l->disk_admitted = false;
 }
 
 /* Create */
@@ -66,8 +70,6 @@ static int check_create(const struct node *n, const struct msg_create *m, struct
 	if (m->timeout > n->options->timeout_max)
 		return error_set(err, -EINVAL, 400, "timeout: longer than the server's limit of %lld seconds (timeout.max)",
 			(long long)n->options->timeout_max);
-	if (m->auto_pause || m->auto_resume)
-		return error_set(err, -ENOSYS, 501, "%s: pausing is not supported by this version", m->auto_pause ? "autoPause" : "autoResume");
 	return check_text(m->team, "team", err);
 }
 
@@ -236,7 +238,7 @@ static struct live *prepare_create(struct node *n, const struct msg_create *m, s
 		live_free(l);
 		return NULL;
 	}
-	l->admitted = true;
+	l->admitted = l->disk_admitted = true;
 	return l;
 }
 
@@ -333,7 +335,7 @@ static void ended(const struct error *err, void *arg)
 	if (err) {
 		/* The processes are dead; only the record is missing. Who waits is told so, the rest is tried until it works. */
 		live_log(LOG_ERROR, l, "its end cannot be recorded, trying again: %s", err->message);
-		answer_kills(l, err);
+		requests_answer(&l->kills, err);
 		if (!l->retry)
 			l->retry = loop_timer_new(n->loop, try_again, l);
 		if (!l->retry)
@@ -349,7 +351,7 @@ static void ended(const struct error *err, void *arg)
 		error_set(&why, -ECONNRESET, 500, "the sandbox ended while it was made: %s%s%s", l->s.reason, *l->s.detail ? ": " : "", l->s.detail);
 		request_fail(steal_pointer(&l->create), &why);
 	}
-	answer_kills(l, NULL);
+	requests_answer(&l->kills, NULL);
 	live_free(l);
 }
 
@@ -359,12 +361,21 @@ void live_finish(struct live *l)
 	l->box_released = true;
 	if (l->s.state == SANDBOX_KILLING && !l->intent_recorded)
 		return; /* the record of the intent is on its way; kill_recorded() comes back here */
-	if (l->admitted) {
-		admission_give(&n->admission, l->s.memory_mb, l->s.disk_mb);
-		l->admitted = false;
+	live_give_memory(l);
+	if (*l->s.image && !l->image_gone) {
+		saved_remove(n, l->s.image, l);
+		return;
 	}
+	live_give_all(l);
 	l->s.ended_at = n->host->realtime(n->host->arg);
 	records_end(n->records, &l->s, ended, l);
+}
+
+void live_image_gone(struct live *l)
+{
+	l->image_gone = true;
+	FAULT(kill_image_gone);
+	live_finish(l);
 }
 
 static void kill_recorded(const struct error *err, void *arg)
@@ -374,6 +385,7 @@ static void kill_recorded(const struct error *err, void *arg)
 	/* A full disk must not keep us from killing: that is what frees it. */
 	if (err)
 		live_log(LOG_ERROR, l, "the intent to end it cannot be recorded: %s", err->message);
+	FAULT(kill_intended);
 	if (l->box && !l->box_released)
 		box_kill(l->box);
 	else
@@ -389,6 +401,8 @@ void live_end(struct live *l, const char *reason, const char *detail)
 	sandbox_set_reason(&l->s, reason, detail);
 	deadlines_remove(&n->deadlines, &l->deadline);
 	disk_account_remove(n->disk, &l->disk);
+	live_unhold_disk(l);
+	live_fail_waiting(l);
 	live_log(LOG_INFO, l, "ending: %s%s%s", l->s.reason, *detail ? ": " : "", detail);
 	node_event(n, &l->s);
 	/* Without fsync: if the power fails now the sandbox is gone anyway, and what a client is told waits for the record of the end, which has one. */
@@ -404,8 +418,7 @@ void live_kill(struct node *n, struct request *r, const struct msg_kill *m)
 		request_fail(r, &err);
 		return;
 	}
-	r->next = l->kills;
-	l->kills = r;
+	request_queue(&l->kills, r);
 	log_write(LOG_INFO, &(struct log_ids){.request = str_of(r->text), .sandbox = str_of(l->s.id)}, "kill%s",
 		l->s.state == SANDBOX_KILLING ? " joins one under way" : "");
 	live_end(l, "killed", "");
@@ -418,6 +431,8 @@ static void on_started(struct box *b, const struct box_handle *h, const struct e
 	struct live *l = arg;
 	if (l->adopting)
 		live_adopted(l, h, err);
+	else if (l->s.state == SANDBOX_PAUSED)
+		live_booted(l, h, err);
 	else
 		on_created(l, h, err);
 }
@@ -425,7 +440,14 @@ static void on_started(struct box *b, const struct box_handle *h, const struct e
 static void on_died(struct box *b, const struct box_death *d, void *arg)
 {
 	struct live *l = arg;
-	live_end(l, *d->reason ? d->reason : "crashed", d->detail);
+	if (l->s.state == SANDBOX_PAUSED && !l->s.memory_kept) {
+		live_boot_died(l, d);
+	} else if (l->s.state == SANDBOX_PAUSED || l->s.state == SANDBOX_PAUSING) {
+		live_log(LOG_WARN, l, "its memory is lost while it is %s: %s", sandbox_state_name(l->s.state), d->detail);
+		live_keep_disk(l);
+	} else {
+		live_end(l, *d->reason ? d->reason : "crashed", d->detail);
+	}
 }
 
 static void on_released(struct box *b, void *arg)
@@ -433,7 +455,12 @@ static void on_released(struct box *b, void *arg)
 	struct live *l = arg;
 	l->box = NULL;
 	live_network_ended(l);
-	live_finish(l);
+	if (l->s.state == SANDBOX_PAUSED && l->resuming)
+		live_boot_released(l);
+	else if (l->s.state == SANDBOX_PAUSED || l->s.state == SANDBOX_PAUSING)
+		live_settled(l); /* its disk is kept */
+	else
+		live_finish(l);
 }
 
 const struct box_ops live_box_ops = {on_started, on_died, on_released};

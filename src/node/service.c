@@ -62,6 +62,34 @@ void request_fail(struct request *r, const struct error *err)
 	request_free(r);
 }
 
+void request_queue(struct request **list, struct request *r)
+{
+	while (*list)
+		list = &(*list)->next;
+	*list = r;
+}
+
+void requests_answer(struct request **list, const struct error *err)
+{
+	while (*list) {
+		struct request *r = *list;
+		*list = r->next;
+		if (err)
+			request_fail(r, err);
+		else
+			request_answer(r, MSG_ID_ok, NULL, -1);
+	}
+}
+
+void request_answer_sandbox(struct request *r, struct live *l, bool resumed)
+{
+	struct msg_sandbox m;
+	sandbox_message(l->node, &l->s, &m);
+	if (!resumed)
+		m.present &= ~(UINT64_C(1) << MSG_TAG_sandbox_resumed_from);
+	request_answer(r, MSG_ID_sandbox, &m, -1);
+}
+
 /* Reaching a port */
 
 struct opening {
@@ -163,6 +191,10 @@ static struct str request_text(const struct chan_message *m)
 		return any->timeout.request;
 	if (m->header.type == MSG_ID_network && msg_has(&any->network, network, request))
 		return any->network.request;
+	if (m->header.type == MSG_ID_pause && msg_has(&any->pause, pause, request))
+		return any->pause.request;
+	if (m->header.type == MSG_ID_resume && msg_has(&any->resume, resume, request))
+		return any->resume.request;
 	return STR("");
 }
 
@@ -174,6 +206,10 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_kill(n, r, &m->body->kill);
 	else if (m->header.type == MSG_ID_timeout)
 		live_timeout(n, r, &m->body->timeout);
+	else if (m->header.type == MSG_ID_pause)
+		live_pause(n, r, &m->body->pause);
+	else if (m->header.type == MSG_ID_resume)
+		live_resume(n, r, &m->body->resume);
 	else if (m->header.type == MSG_ID_open)
 		node_open(n, r, &m->body->open);
 	else if (m->header.type == MSG_ID_network)
@@ -368,13 +404,16 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	char path[PATH_MAX];
 	n->templates = templates_new();
 	n->chores = workq_new(1, 16);
+	n->removers = workq_new(1, 65536);
 	n->disk = disk_account_new(c->options, c->host, &disk_ops, n);
-	if (!n->templates || !n->chores || !n->disk)
+	if (!n->templates || !n->chores || !n->removers || !n->disk)
 		return error_errno(err, -ENOMEM, "node");
 	n->admission = (struct admission){.options = c->options, .host = c->host, .disk = n->disk};
 	n->clock_offset = c->host->realtime(c->host->arg) - c->host->boottime(c->host->arg);
 	snprintf(path, sizeof(path), "%s/node.db", c->directory);
 	int r = make_timers(n, err);
+	if (r == 0)
+		r = saved_open(n, err);
 	if (r == 0)
 		r = records_open(path, c->loop, &n->records, err);
 	if (r == 0)
@@ -408,6 +447,7 @@ int node_new(const struct node_config *c, struct node **ret, struct error *err)
 
 void node_adopted(struct node *n)
 {
+	saved_sweep(n);
 	backend_ready(n->backend);
 	n->serving = true;
 	if (n->waiting_egress >= 0)
@@ -456,7 +496,7 @@ void node_stop_check(struct node *n)
 	map_foreach(&n->live, slot)
 	{
 		const struct live *l = slot->value;
-		if (l->s.state != SANDBOX_RUNNING)
+		if (l->s.state != SANDBOX_RUNNING && (l->s.state != SANDBOX_PAUSED || l->resuming))
 			return;
 	}
 	drain(n);
@@ -475,6 +515,28 @@ void node_stop(struct node *n, void (*done)(void *arg), void *arg)
 	node_stop_check(n);
 }
 
+static void forget_requests(struct request **list)
+{
+	while (*list) {
+		struct request *r = *list;
+		*list = r->next;
+		request_free(r);
+	}
+}
+
+static void forget_waiting(struct live *l)
+{
+	forget_requests(&l->create);
+	forget_requests(&l->kills);
+	forget_requests(&l->pauses);
+	while (l->resumes) {
+		struct resume_wait *w = l->resumes;
+		l->resumes = w->next;
+		request_free(w->request);
+		free(w);
+	}
+}
+
 void node_free(struct node *n)
 {
 	if (!n)
@@ -482,19 +544,14 @@ void node_free(struct node *n)
 	n->leaving = true;
 	peer_drop(&n->front);
 	peer_drop(&n->egress);
+	saved_free(n);
 	records_free(n->records);
 	while (n->live.count)
 		map_foreach(&n->live, slot)
 		{
 			struct live *l = slot->value;
-			if (l->create)
-				request_free(l->create);
-			while (l->kills) {
-				struct request *r = l->kills;
-				l->kills = r->next;
-				request_free(r);
-			}
 			live_network_drop(l);
+			forget_waiting(l);
 			live_free(l);
 			break;
 		}

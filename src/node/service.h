@@ -57,6 +57,8 @@ struct peer {
 	bool subscribed;
 };
 
+struct live;
+
 void peer_unref(struct peer *p);
 
 /* A request that is not answered yet. */
@@ -69,19 +71,48 @@ struct request {
 
 /* NULL without memory. */
 struct request *request_new(struct peer *p, uint64_t id, struct str text);
+/* At the end of a list. */
+void request_queue(struct request **list, struct request *r);
+/* Answers all of a list: `ok`, or the error. */
+void requests_answer(struct request **list, const struct error *err);
+/* Answers with what the sandbox is; resumed: as one that this request has woken (resumed_from is said only then). */
+void request_answer_sandbox(struct request *r, struct live *l, bool resumed);
 /* Answers and frees. The message may be NULL for `ok`. */
 void request_answer(struct request *r, enum msg_id type, const void *m, int fd);
 void request_fail(struct request *r, const struct error *err);
 /* Without an answer. */
 void request_free(struct request *r);
 
+/* Somebody who waits for a paused sandbox to run, with what he asked for. */
+struct resume_wait {
+	struct resume_wait *next;
+	struct request *request;
+	enum resume_mode mode;
+	int64_t timeout;
+	bool memory, has_auto_pause, auto_pause;
+};
+
+/* What a resume will have changed when it is recorded. */
+struct resumption {
+	char generation[SANDBOX_GENERATION + 1];
+	int64_t started_at, end_at, deadline;
+	bool auto_pause, disk;
+	struct box_handle handle; /* from the disk */
+};
+
 struct live {
 	struct sandbox s;
 	struct node *node;
-	struct box *box;          /* NULL before start and after release */
+	struct box *box;          /* NULL before start, after release, and while only the disk of a paused one is kept */
 	struct request *create;   /* waits for running */
 	struct request *kills;    /* wait for gone */
 	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
+	struct request *pauses;   /* wait for paused; the first of them decides whether memory is kept */
+	struct resume_wait *resumes; /* wait for running */
+	struct resumption next;   /* while resuming */
+	struct error boot_error;  /* the boot from the disk has failed; code 0 = not */
+	int64_t paused_at;        /* realtime; shown as end_at of a paused one */
+	uint64_t held;            /* bytes of host disk it holds while paused */
 	struct deadline deadline;
 	struct disk_entry disk;
 	struct loop_timer *retry; /* of the last record, while the store fails */
@@ -89,12 +120,19 @@ struct live {
 	char request[65];         /* the create's, for the logs */
 	bool adopting;            /* recorded by an earlier node, not yet found */
 	bool unresolved;          /* `ready` waits for it */
-	bool admitted;
+	bool admitted;            /* a sandbox and its memory */
+	bool disk_admitted;
+	bool disk_only;           /* the pause that waits or is under way keeps no memory */
+	bool saving;              /* pausing: its processes are ended, its image is being moved */
+	bool resuming;            /* paused: on its way to running */
+	bool recording;           /* resuming: the record is being written */
+	bool image_gone;          /* being killed: its saved image is removed */
 	bool intent_recorded;     /* of the kill */
 	bool box_released;
 };
 
 struct dns_slot;
+struct removal;
 
 struct node {
 	struct loop *loop;
@@ -120,6 +158,8 @@ struct node {
 	unsigned char key[SANDBOX_KEY];
 	unsigned unresolved;      /* sandboxes that `ready` waits for, and 1 while the records are read */
 	struct workq *chores;     /* one thread: the ballast file */
+	struct workq *removers;   /* one thread: saved images that nobody needs any more */
+	struct removal *removals;
 	struct {
 		uint64_t wanted, setting; /* bytes; `setting` is the thread's while busy */
 		int result;
@@ -149,6 +189,7 @@ void live_free(struct live *l);
 void live_watch(struct live *l, bool adopted);
 /* The box is gone: the result is recorded, then everybody is told. */
 void live_finish(struct live *l);
+void live_image_gone(struct live *l);
 /* log_write() with the ids of the sandbox and of the request that made it. */
 #define live_log(level, l, ...)                                                                              \
 	log_write(level, &(struct log_ids){.request = str_of((l)->request), .sandbox = str_of((l)->s.id)}, __VA_ARGS__)
@@ -156,10 +197,60 @@ extern const struct box_ops live_box_ops;
 /* When stopping: goes on as soon as nothing is in flight. */
 void node_stop_check(struct node *n);
 
+/* Counted off the account: its memory; all of it. */
+void live_give_memory(struct live *l);
+void live_give_all(struct live *l);
+
+/* pause.c */
+void live_pause(struct node *n, struct request *r, const struct msg_pause *m);
+/* From running to pausing. */
+void live_begin_pause(struct live *l, bool memory);
+/* Its processes are ended, or have ended: from here on only its disk is kept. From pausing or paused, and in started() of an adoption that found it dead. */
+void live_keep_disk(struct live *l);
+/* The image of a sandbox that is paused in this life of it, relative to node/. */
+void live_name_image(const struct sandbox *s, char to[64]);
+/* What a paused sandbox holds of the host's disk counts for the disk account from here, or does not any more. */
+void live_hold_disk(struct live *l);
+void live_unhold_disk(struct live *l);
+/* Who waits for a pause or a resume is told that there is none, because the sandbox ends. */
+void live_fail_waiting(struct live *l);
+/* A transition is over, the state is running or paused: what waits for that goes on. */
+void live_settled(struct live *l);
+
+/* resume.c */
+void live_resume(struct node *n, struct request *r, const struct msg_resume *m);
+/* From paused, for those who wait. */
+void live_begin_resume(struct live *l);
+/* It runs, after a transition that was no resume: those who wait for that are answered. */
+void live_answer_resumes(struct live *l);
+/* The box of a boot from the disk: runs, or could not; died; is released. */
+void live_booted(struct live *l, const struct box_handle *h, const struct error *err);
+void live_boot_died(struct live *l, const struct box_death *d);
+void live_boot_released(struct live *l);
+
+/* saved.c: the images of sandboxes that are paused without memory, node/saved. */
+/* Makes the directory. 0 or -errno. */
+int saved_open(struct node *n, struct error *err);
+/* Bytes that it holds on the host; -ENOENT: there is none. */
+int64_t saved_size(const struct node *n, const char *image);
+/* Removes it behind us. l: of a sandbox that ends; live_image_gone() follows. */
+void saved_remove(struct node *n, const char *image, struct live *l);
+/* Removes what no record names. */
+void saved_sweep(struct node *n);
+void saved_free(struct node *n);
+
 /* timeouts.c */
 void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m);
 /* Deadline and what is shown of it: now + seconds, -1 = never. 0 or -ENOMEM (nothing changed). */
 int live_set_deadline(struct live *l, int64_t seconds);
+/* The same without setting anything. */
+void live_deadline_of(const struct node *n, int64_t seconds, int64_t *ret_deadline, int64_t *ret_end_at);
+/* connect and refreshes: moves the deadline of a running one when that is later. False: it stays. */
+bool live_extend(struct live *l, int64_t seconds);
+/* It runs again, with the deadline of before; tried at the earliest in so many ns. */
+void live_restore_deadline(struct live *l, int64_t not_before);
+/* -1 to timeout.max, else 400. */
+int check_seconds(const struct node *n, int64_t seconds, struct error *err);
 void node_arm_deadlines(struct node *n);
 
 /* network.c */

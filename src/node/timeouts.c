@@ -15,17 +15,33 @@ static int64_t realtime(const struct node *n)
 	return n->host->realtime(n->host->arg);
 }
 
+void live_deadline_of(const struct node *n, int64_t seconds, int64_t *ret_deadline, int64_t *ret_end_at)
+{
+	bool never = seconds < 0;
+	*ret_deadline = never ? SANDBOX_NEVER : boottime(n) + seconds * NS_PER_S;
+	*ret_end_at = never ? SANDBOX_NEVER : realtime(n) + seconds * NS_PER_S;
+}
+
 int live_set_deadline(struct live *l, int64_t seconds)
 {
 	struct node *n = l->node;
-	bool never = seconds < 0;
-	int64_t deadline = never ? SANDBOX_NEVER : boottime(n) + seconds * NS_PER_S;
+	int64_t deadline, end_at;
+	live_deadline_of(n, seconds, &deadline, &end_at);
 	int r = deadlines_set(&n->deadlines, &l->deadline, deadline);
 	if (r < 0)
 		return r;
 	l->s.deadline = deadline;
-	l->s.end_at = never ? SANDBOX_NEVER : realtime(n) + seconds * NS_PER_S;
+	l->s.end_at = end_at;
 	return 0;
+}
+
+void live_restore_deadline(struct live *l, int64_t not_before)
+{
+	struct node *n = l->node;
+	int64_t at = l->s.deadline == SANDBOX_NEVER ? SANDBOX_NEVER : MAX(l->s.deadline, boottime(n) + not_before);
+	if (deadlines_set(&n->deadlines, &l->deadline, at) < 0)
+		abort(); /* it would run for ever */
+	node_arm_deadlines(n);
 }
 
 void node_arm_deadlines(struct node *n)
@@ -37,12 +53,21 @@ void node_arm_deadlines(struct node *n)
 		loop_timer_at(n->deadline_timer, at);
 }
 
+/* Nothing to do in any other state: where a transition leads back to running, the deadline counts again from there. */
+static void expire(struct live *l, const char *detail)
+{
+	if (l->s.auto_pause && l->s.state == SANDBOX_RUNNING)
+		live_begin_pause(l, l->s.auto_pause_memory);
+	else if (!l->s.auto_pause)
+		live_end(l, "timeout", detail);
+}
+
 void node_expire(struct node *n)
 {
 	struct deadline *x;
 	int64_t now = boottime(n);
 	while ((x = deadlines_due(&n->deadlines, now)))
-		live_end(container_of(x, struct live, deadline), "timeout", "its timeout passed");
+		expire(container_of(x, struct live, deadline), "its timeout passed");
 	node_arm_deadlines(n);
 }
 
@@ -56,15 +81,17 @@ void node_clock_stepped(struct node *n)
 	map_foreach(&n->live, slot)
 	{
 		struct live *l = slot->value;
-		if (l->s.end_at == SANDBOX_NEVER || l->s.state != SANDBOX_RUNNING)
+		if (l->s.end_at == SANDBOX_NEVER || l->s.deadline == SANDBOX_NEVER || l->s.state == SANDBOX_CREATING)
 			continue;
 		l->s.end_at += step;
+		if (l->s.state != SANDBOX_RUNNING)
+			continue; /* its transition writes the record */
 		records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
 		node_event(n, &l->s);
 	}
 }
 
-static int check_seconds(const struct node *n, int64_t seconds, struct error *err)
+int check_seconds(const struct node *n, int64_t seconds, struct error *err)
 {
 	if (seconds < -1)
 		return error_set(err, -EINVAL, 400, "timeout: must be greater than 0, 0 (now), or -1 (never)");
@@ -86,27 +113,57 @@ struct change {
 	struct request *request;
 	struct node *node;
 	char id[SANDBOX_ID + 1];
-	bool expire;
+	enum timeout_mode mode;
+	int64_t timeout;
 };
+
+bool live_extend(struct live *l, int64_t seconds)
+{
+	if (!extends(l, seconds) || live_set_deadline(l, seconds) < 0)
+		return false;
+	node_arm_deadlines(l->node);
+	return true;
+}
+
+/* It is not running any more when the change is recorded. Who connects wants it to run; the change of a deadline was there when the transition began. */
+static void changed_late(struct change *c, struct live *l)
+{
+	struct msg_resume m = {.sandbox = str_of(c->id), .mode = RESUME_CONNECT, .timeout = c->timeout, .memory = true};
+	struct error err;
+	if (!l || l->s.state == SANDBOX_KILLING) {
+		error_set(&err, -ENOENT, 404, "sandbox %s not found", c->id);
+		request_fail(c->request, &err);
+	} else if (c->mode == TIMEOUT_CONNECT) {
+		live_resume(c->node, c->request, &m);
+	} else {
+		request_answer_sandbox(c->request, l, false);
+	}
+}
 
 static void changed(const struct error *err, void *arg)
 {
 	struct change *c = arg;
 	struct live *l = live_find(c->node, str_of(c->id));
-	struct error gone;
-	struct msg_sandbox m;
 	if (err) {
 		request_fail(c->request, err);
 	} else if (!l || l->s.state != SANDBOX_RUNNING) {
-		error_set(&gone, -ENOENT, 404, "sandbox %s not found", c->id);
-		request_fail(c->request, &gone);
+		changed_late(c, l);
 	} else {
-		sandbox_message(c->node, &l->s, &m);
-		request_answer(c->request, MSG_ID_sandbox, &m, -1);
-		if (c->expire)
-			live_end(l, "timeout", "its timeout was set to 0");
+		request_answer_sandbox(c->request, l, false);
+		if (c->mode == TIMEOUT_SET && c->timeout == 0)
+			expire(l, "its timeout was set to 0");
 	}
 	free(c);
+}
+
+static void refuse(const struct live *l, struct error *err)
+{
+	if (l->s.state == SANDBOX_KILLING)
+		error_set(err, -EBUSY, 409, "Sandbox \"%s\" is being killed", l->s.id);
+	else if (l->s.state == SANDBOX_PAUSED)
+		error_set(err, -ENOENT, 404, "sandbox %s not found: it is paused", l->s.id);
+	else
+		error_set(err, -EBUSY, 409, "sandbox %s is %s, try again", l->s.id, sandbox_state_name(l->s.state));
 }
 
 void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m)
@@ -118,7 +175,7 @@ void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m
 	else if (check_seconds(n, m->timeout, &err) == 0 && (!l || l->s.state == SANDBOX_CREATING))
 		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
 	else if (!err.code && l->s.state != SANDBOX_RUNNING)
-		error_set(&err, -EBUSY, 409, "Sandbox \"%s\" is being killed", l->s.id);
+		refuse(l, &err);
 	if (err.code) {
 		request_fail(r, &err);
 		return;
@@ -129,9 +186,9 @@ void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m
 		request_fail(r, &err);
 		return;
 	}
-	*c = (struct change){.request = r, .node = n, .expire = m->mode == TIMEOUT_SET && m->timeout == 0};
+	*c = (struct change){.request = r, .node = n, .mode = (enum timeout_mode)m->mode, .timeout = m->timeout};
 	memcpy(c->id, l->s.id, sizeof(c->id));
-	if (c->expire || (m->mode != TIMEOUT_SET && !extends(l, m->timeout))) {
+	if ((m->mode == TIMEOUT_SET && m->timeout == 0) || (m->mode != TIMEOUT_SET && !extends(l, m->timeout))) {
 		changed(NULL, c);
 		return;
 	}

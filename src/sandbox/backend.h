@@ -24,7 +24,7 @@ struct box_spec {
 	struct str template_id;
 	const char *layers[BOX_MAX_LAYERS]; /* paths of images, lowest first: EROFS, or (name ends in .img) the writable disk of another sandbox, whose upper it is */
 	size_t n_layers;
-	const char *disk;                  /* path of a saved disk that it takes over as its writable one; NULL = a new one */
+	const char *disk;                  /* a saved image (as of box_save()) that becomes its writable disk; the file keeps that name, too, until the asker removes it. NULL = a new disk */
 	struct msg_list allow_out, deny_out; /* network policy beside `internet`; empty = nothing */
 	uint32_t cpu_count, memory_mb, disk_mb, pids;
 	struct msg_map envs;               /* user and system variables, complete */
@@ -103,6 +103,13 @@ struct box *box_adopt(struct backend *b, struct str id, const char *handle, cons
 void box_kill(struct box *b);
 /* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */
 int box_freeze(struct box *b, bool on);
+/* For one that is frozen: waits until its processes stand still (one that cannot, in the kernel, is waited for a second), then writes all of its disk to the image and the image to
+ * its device. done(0 or -errno) follows, unless the box is gone before. 0, -EBUSY when it does not run or is being flushed, or -errno. */
+int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg);
+/* Ends every process, unmounts the disk and moves its image to `image` ("saved/NAME", relative to state_dir), complete, checked where it has to be, and durable. Also for a box that died, and in
+ * started() of an adoption that found it dead; when it stands there already (an earlier node was ended meanwhile), that is it. done() follows, err NULL when it is there,
+ * then released(); box_kill() changes nothing about that. 0, -EBUSY when it is being killed, or -errno. */
+int box_save(struct box *b, const char *image, void (*done)(const struct error *err, void *arg), void *arg);
 /* Evidence of how it ended, for use after died() or adoption of a dead one. */
 void box_evidence(struct box *b, struct box_death *ret);
 int box_stats(struct box *b, struct box_stats *ret);

@@ -46,12 +46,15 @@ bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to)
 	case SANDBOX_CREATING: /* owner: the create in flight */
 		return to == SANDBOX_RUNNING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
 	case SANDBOX_RUNNING: /* owner: nobody, until a request, the deadline or its death takes it */
-		return to == SANDBOX_KILLING || to == SANDBOX_GONE;
+		return to == SANDBOX_PAUSING || to == SANDBOX_SNAPSHOTTING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
+	case SANDBOX_PAUSING: /* owner: the pause; back to running when it fails */
+		return to == SANDBOX_PAUSED || to == SANDBOX_RUNNING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
+	case SANDBOX_PAUSED: /* owner: nobody, or the resume under way; to pausing when only its disk is kept from now on */
+		return to == SANDBOX_RUNNING || to == SANDBOX_PAUSING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
+	case SANDBOX_SNAPSHOTTING: /* owner: the snapshot, the fork or the rollback */
+		return to == SANDBOX_RUNNING || to == SANDBOX_KILLING || to == SANDBOX_GONE;
 	case SANDBOX_KILLING: /* owner: the kill; only its end leads out */
 		return to == SANDBOX_GONE;
-	case SANDBOX_PAUSING:
-	case SANDBOX_PAUSED:
-	case SANDBOX_SNAPSHOTTING:
 	case SANDBOX_GONE:
 		return false;
 	}

@@ -1,11 +1,12 @@
 /*
  * One sandbox: what is recorded of it, and its state machine. All on the node's loop thread.
  *
- *     creating ──► running ──► killing ──► gone
- *         └────────────────────────▲
- *         (gone also straight from creating, when nothing was started, and from running after a restart that finds no process any more)
- *
- * pausing, paused and snapshotting are wire values already; nothing enters them yet.
+ *     creating ──► running ◄──► pausing ──► paused ──► running
+ *         │             │ │                    └──► pausing (its memory is given up or lost: only the disk is kept)
+ *         │             │ └► snapshotting ──► running
+ *         ▼             ▼
+ *       killing ◄── any of them; killing ──► gone
+ *         (gone also straight from creating, when nothing was started, and after a restart that finds no process any more)
  *
  * The rule of every transition: intent is recorded before acting, the result after, so that a crash in between is resolved by what the record says.
  */
@@ -41,7 +42,7 @@ struct sandbox {
 	bool auto_pause_memory;   /* false: the pause at the deadline keeps the disk only */
 	bool memory_kept;         /* paused: its processes are frozen; false: only `image` is there */
 	int64_t timeout;          /* seconds, of the create; -1 = never */
-	char image[64];           /* paused without memory: its disk, relative to node/; "" = none */
+	char image[64];           /* paused without memory, or becoming so: its disk, relative to node/; "" = none */
 	char origin[33];          /* the sandbox it is a fork of, or the snapshot it was made from; "" = made from a template */
 	char resumed_from[9];     /* of the newest resume: "memory", "disk"; "" = none */
 	struct buf metadata;      /* raw msg_map, owned */

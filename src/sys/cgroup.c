@@ -305,6 +305,12 @@ int cgroups_freeze(struct cgroups *c, const char *name, enum cgroup_part part, b
 	return c->ops->freeze(c, part_dir(dir, name, part), on);
 }
 
+int cgroups_frozen(struct cgroups *c, const char *name, enum cgroup_part part)
+{
+	char dir[160];
+	return c->ops->frozen(c, part_dir(dir, name, part));
+}
+
 int cgroups_kill(struct cgroups *c, const char *name)
 {
 	char dir[160];

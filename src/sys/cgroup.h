@@ -61,6 +61,8 @@ int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, co
 int cgroups_attach(struct cgroups *c, const char *name, enum cgroup_part part, pid_t pid, struct error *err);
 /* 0 or -errno. Thawing a group that is not frozen is fine. */
 int cgroups_freeze(struct cgroups *c, const char *name, enum cgroup_part part, bool on);
+/* 1: every process stands still; 0: not yet, or not frozen; or -errno. */
+int cgroups_frozen(struct cgroups *c, const char *name, enum cgroup_part part);
 /* Kills every process of both groups and lets frozen ones die. */
 int cgroups_kill(struct cgroups *c, const char *name);
 /* Removes both groups: 0 (also when absent), -EBUSY while a process is left. */

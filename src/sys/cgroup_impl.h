@@ -11,6 +11,7 @@ struct cgroup_ops {
 	/* first: the process is in no group of ours yet */
 	int (*attach)(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err);
 	int (*freeze)(struct cgroups *c, const char *dir, bool on);
+	int (*frozen)(struct cgroups *c, const char *dir);
 	int (*kill)(struct cgroups *c, const char *dir);
 	int (*remove)(struct cgroups *c, const char *dir);
 	int (*stats)(struct cgroups *c, const char *dir, struct cgroup_stats *ret);

@@ -1,4 +1,5 @@
 #include "sys/cgroup_impl.h"
+#include "base/fd.h"
 #include "base/cleanup.h"
 
 #include <errno.h>
@@ -155,6 +156,22 @@ static int freeze(struct cgroups *c, const char *dir, bool on)
 	return mount ? cgroup_write(mount, c, dir, "freezer.state", on ? "FROZEN" : "THAWED") : -EOPNOTSUPP;
 }
 
+static int frozen(struct cgroups *c, const char *dir)
+{
+	uint64_t on = 0;
+	if (c->pair) {
+		int r = cgroup_read_key(c->layout.v2, c, dir, "cgroup.events", "frozen", &on);
+		return r < 0 ? r : on == 1;
+	}
+	char path[CGROUP_LONG_PATH];
+	cleanup_buf struct buf text = BUF_INIT;
+	const char *mount = HIERARCHY(c, freezer);
+	if (!mount)
+		return -EOPNOTSUPP;
+	int r = file_read(AT_FDCWD, cgroup_path(path, mount, c, dir, "freezer.state"), 64, &text);
+	return r < 0 ? r : str_is(str_trim(buf_str(&text)), "FROZEN");
+}
+
 static int kill_group(struct cgroups *c, const char *dir)
 {
 	if (c->pair && c->v2_kill) {
@@ -213,4 +230,4 @@ static int dirty(struct cgroups *c, const char *dir, uint64_t *ret)
 	return r;
 }
 
-const struct cgroup_ops cgroup_v1 = {prepare, create, limit, attach, freeze, kill_group, remove_group, stats, dirty};
+const struct cgroup_ops cgroup_v1 = {prepare, create, limit, attach, freeze, frozen, kill_group, remove_group, stats, dirty};

@@ -164,6 +164,13 @@ static int freeze(struct cgroups *c, const char *dir, bool on)
 	return cgroup_write(mount_of(c), c, dir, "cgroup.freeze", on ? "1" : "0");
 }
 
+static int frozen(struct cgroups *c, const char *dir)
+{
+	uint64_t on = 0;
+	int r = cgroup_read_key(mount_of(c), c, dir, "cgroup.events", "frozen", &on);
+	return r < 0 ? r : on == 1;
+}
+
 static int kill_group(struct cgroups *c, const char *dir)
 {
 	int r = c->v2_kill ? cgroup_write(mount_of(c), c, dir, "cgroup.kill", "1") : cgroup_kill_listed(mount_of(c), c, dir);
@@ -204,4 +211,4 @@ static int dirty(struct cgroups *c, const char *dir, uint64_t *ret)
 	return r;
 }
 
-const struct cgroup_ops cgroup_v2 = {prepare, create, limit, attach, freeze, kill_group, remove_group, stats, dirty};
+const struct cgroup_ops cgroup_v2 = {prepare, create, limit, attach, freeze, frozen, kill_group, remove_group, stats, dirty};

@@ -61,21 +61,17 @@ static int await(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err)
+int program_run_on(const char *const *argv, int in, struct buf *ret_output, struct error *err)
 {
 	char path[PATH_MAX];
 	if (find(argv[0], path, sizeof(path)) < 0)
 		return error_set(err, -ENOENT, 500, "%s is not installed", argv[0]);
-	/* Files in memory instead of pipes: neither side can block the other. */
-	cleanup_fd int in = memfd_create("input", MFD_CLOEXEC), out = memfd_create("output", MFD_CLOEXEC);
-	if (in < 0 || out < 0)
+	/* A file in memory instead of a pipe: neither side can block the other. */
+	cleanup_fd int out = memfd_create("output", MFD_CLOEXEC);
+	if (out < 0)
 		return error_errno(err, -errno, "%s", argv[0]);
-	int r = fd_write_all(in, input.p, input.n);
 	pid_t pid;
-	if (r == 0 && lseek(in, 0, SEEK_SET) < 0)
-		r = -errno;
-	if (r == 0)
-		r = spawn(path, argv, in, out, &pid);
+	int r = spawn(path, argv, in, out, &pid);
 	if (r == 0)
 		r = await(pid);
 	if (r < 0)
@@ -88,4 +84,15 @@ int program_run(const char *const *argv, struct str input, struct buf *ret_outpu
 		buf_commit(ret_output, (size_t)got);
 	}
 	return r;
+}
+
+int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err)
+{
+	cleanup_fd int in = memfd_create("input", MFD_CLOEXEC);
+	if (in < 0)
+		return error_errno(err, -errno, "%s", argv[0]);
+	int r = fd_write_all(in, input.p, input.n);
+	if (r == 0 && lseek(in, 0, SEEK_SET) < 0)
+		r = -errno;
+	return r < 0 ? error_errno(err, r, "%s", argv[0]) : program_run_on(argv, in, ret_output, err);
 }

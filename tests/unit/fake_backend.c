@@ -1,8 +1,10 @@
 #include "fake_backend.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "io/loop.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -20,7 +22,12 @@ struct box {
 	struct fake_box *m; /* NULL: nothing of it is left on the machine */
 	const struct box_ops *ops;
 	void *arg;
-	bool starting, killing, adopting;
+	bool starting, killing, adopting, saving, failing;
+	char image[64];
+	void (*flushed)(int r, void *arg);
+	void *flushed_arg;
+	void (*saved)(const struct error *err, void *arg);
+	void *saved_arg;
 	box_network_fn *network_done; /* a change under way */
 	void *network_arg;
 	struct box_network network;
@@ -166,6 +173,14 @@ static void finish_start(void *arg)
 	b->ops->started(b, &h, NULL, b->arg);
 }
 
+static bool saved_is(const char *image, struct str id)
+{
+	char path[512];
+	cleanup_buf struct buf text = BUF_INIT;
+	snprintf(path, sizeof(path), "%s/%s", fake->dir, image);
+	return file_read(AT_FDCWD, path, 64, &text) == 0 && str_eq(buf_str(&text), id);
+}
+
 static void env_text(struct msg_map map, char *to, size_t size)
 {
 	struct str rest = map.raw, key, value;
@@ -210,7 +225,12 @@ struct box *box_create(struct backend *b, const struct box_spec *spec, const str
 		error_set(err, -EAGAIN, 503, "no slot is free");
 		return NULL;
 	}
+	if (spec->disk && !saved_is(spec->disk, spec->id)) {
+		error_set(err, -ENOENT, 500, "the saved disk is not there");
+		return NULL;
+	}
 	snprintf(m->id, sizeof(m->id), "%.*s", STR_FMT(spec->id));
+	snprintf(m->from, sizeof(m->from), "%s", spec->disk ? spec->disk : "");
 	snprintf(m->token, sizeof(m->token), "%.*s", STR_FMT(spec->token));
 	snprintf(m->user, sizeof(m->user), "%.*s", STR_FMT(spec->user));
 	snprintf(m->layer, sizeof(m->layer), "%s", spec->layers[0]);
@@ -237,7 +257,11 @@ static void finish_adopt(void *arg)
 		return;
 	if (!b->m || !b->m->alive) {
 		error_set(&err, -ESRCH, 500, "no process");
+		b->failing = true;
 		b->ops->started(b, NULL, &err, b->arg);
+		b->failing = false;
+		if (b->saving)
+			return;
 		machine_remove(b->m);
 		detach(b);
 		return;
@@ -271,6 +295,113 @@ static void finish_kill(void *arg)
 	detach(b);
 }
 
+static void finish_save(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	char path[512];
+	if (b->m)
+		b->m->alive = false, b->m->disk = true;
+	crash_at(CRASH_SAVE_KILLED);
+	snprintf(path, sizeof(path), "%s/%s", fake->dir, b->image);
+	if (fake->save == FAKE_FAIL)
+		error_set(&err, -EUCLEAN, 500, "the fake cannot keep its disk");
+	else if (b->m && file_replace(AT_FDCWD, path, str_of(b->m->id), 0600) < 0)
+		error_set(&err, -EIO, 500, "%s", path);
+	else if (!b->m && access(path, F_OK) < 0)
+		error_set(&err, -ENOENT, 500, "its disk is not there");
+	machine_remove(b->m);
+	b->m = NULL;
+	crash_at(CRASH_SAVED);
+	b->saved(err.code ? &err : NULL, b->saved_arg);
+	b->ops->released(b, b->arg);
+	detach(b);
+}
+
+int box_save(struct box *b, const char *image, void (*done)(const struct error *err, void *arg), void *arg)
+{
+	if (b->killing || (b->adopting && !b->failing))
+		return -EBUSY;
+	crash_at(CRASH_IN_SAVE);
+	fake->saves++;
+	b->killing = b->saving = true;
+	b->saved = done;
+	b->saved_arg = arg;
+	snprintf(b->image, sizeof(b->image), "%s", image);
+	if (b->m)
+		b->m->alive = false, b->m->disk = true;
+	if (fake->save != FAKE_MANUAL)
+		loop_post(b->backend->loop, finish_save, b);
+	return 0;
+}
+
+struct flushing {
+	struct backend *backend;
+	struct box *box;
+};
+
+static void finish_flush(struct box *b)
+{
+	void (*done)(int r, void *arg) = b->flushed;
+	if (!done)
+		return;
+	b->flushed = NULL;
+	b->m->syncs++;
+	done(fake->flush_result, b->flushed_arg);
+}
+
+static void flush_later(void *arg)
+{
+	struct flushing *f = arg;
+	for (struct box *b = f->backend->boxes; b; b = b->next)
+		if (b == f->box) {
+			finish_flush(b);
+			break;
+		}
+	free(f);
+}
+
+int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
+{
+	crash_at(CRASH_IN_FLUSH);
+	if (b->flushed || !b->m)
+		return -EBUSY;
+	b->flushed = done;
+	b->flushed_arg = arg;
+	if (fake->flush != FAKE_MANUAL) {
+		struct flushing *f = malloc(sizeof(*f));
+		*f = (struct flushing){b->backend, b};
+		loop_post(b->backend->loop, flush_later, f);
+	}
+	return 0;
+}
+
+unsigned fake_step_flushes(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (b->flushed) {
+			n++;
+			finish_flush(b);
+		}
+	}
+	return n;
+}
+
+unsigned fake_step_saves(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (b->saving) {
+			n++;
+			finish_save(b);
+		}
+	}
+	return n;
+}
+
 void box_kill(struct box *b)
 {
 	if (b->killing)
@@ -302,7 +433,7 @@ unsigned fake_step_kills(void)
 	unsigned n = 0;
 	for (struct box *b = running->boxes, *next; b; b = next) {
 		next = b->next;
-		if (b->killing) {
+		if (b->killing && !b->saving) {
 			n++;
 			finish_kill(b);
 		}
@@ -325,6 +456,8 @@ void fake_die(const char *id, const char *reason, const char *detail)
 
 int box_freeze(struct box *b, bool on)
 {
+	if (fake->freeze_result && on)
+		return fake->freeze_result;
 	if (b->m)
 		b->m->frozen = on;
 	return 0;

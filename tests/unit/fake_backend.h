@@ -7,6 +7,7 @@
 
 #include "sandbox/backend.h"
 
+/* Saved disks are real files, which hold the name of the sandbox. */
 enum fake_mode {
 	FAKE_AUTO,   /* follows at the next turn of the loop */
 	FAKE_MANUAL, /* waits for fake_step_...() */
@@ -20,6 +21,10 @@ enum fake_crash {
 	CRASH_STARTED,     /* it runs, the node does not know yet */
 	CRASH_IN_KILL,     /* the kill is asked for, nothing is dead */
 	CRASH_KILLED,      /* all is dead, the node does not know yet */
+	CRASH_IN_FLUSH,    /* frozen, to be written out */
+	CRASH_IN_SAVE,     /* to be ended, only its disk kept: nothing is done */
+	CRASH_SAVE_KILLED, /* dead, its disk where it was */
+	CRASH_SAVED,       /* its disk is saved, the node does not know yet */
 	CRASH_POINTS,
 };
 
@@ -33,6 +38,8 @@ struct fake_box {
 	uint32_t memory_mb;
 	char allow[512], deny[512]; /* network policy, entries with ' ' between */
 	bool alive, internet, frozen, known; /* known: the running node has adopted or made it */
+	bool disk;        /* dead, but its disk is there */
+	char from[64];    /* the saved disk it was started from */
 	uint64_t brake;
 	unsigned syncs, trims;
 	struct box_space space;
@@ -40,13 +47,16 @@ struct fake_box {
 };
 
 struct fake {
-	enum fake_mode start, kill;
+	enum fake_mode start, kill, flush, save;
+	int flush_result; /* what a flush and a freeze come to */
+	int freeze_result;
+	char dir[256];    /* where saved disks are */
 	enum fake_crash crash;
 	bool full;       /* box_create says 503 */
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */
-	unsigned creates, kills, adopts, readies, drains, live, most_live;
+	unsigned creates, kills, saves, adopts, readies, drains, live, most_live;
 	struct fake_box machine[FAKE_BOXES];
 };
 
@@ -61,6 +71,8 @@ unsigned fake_step_starts(void);
 unsigned fake_step_kills(void);
 /* Lets the waiting changes of network policies go on. */
 unsigned fake_step_networks(void);
+unsigned fake_step_flushes(void);
+unsigned fake_step_saves(void);
 /* The processes of a box end by themselves; the node (if one runs) is told. */
 void fake_die(const char *id, const char *reason, const char *detail);
 

@@ -508,12 +508,6 @@ static void wrong_creates_are_refused(void **state)
 	m.timeout = options.timeout_max + 1;
 	refuse_create(m, 400, "timeout");
 	m = want();
-	m.auto_pause = true;
-	refuse_create(m, 501, "autoPause");
-	m = want();
-	m.auto_resume = true;
-	refuse_create(m, 501, "autoResume");
-	m = want();
 	m.team = STR("");
 	refuse_create(m, 400, "team");
 	for (int i = 0; i < 4; i++) {

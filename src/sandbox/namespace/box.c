@@ -65,6 +65,8 @@ void box_free(struct box *b)
 	box_copy_stop(b, false);
 	if (b->network)
 		network_job_leave(b->network);
+	box_forget_flush(b);
+	free(b->save.image);
 	if (b->prev)
 		b->prev->next = b->next;
 	else
@@ -97,6 +99,8 @@ static void release_work(void *arg)
 	struct box *b = arg;
 	if (b->slot)
 		slot_kill(b->backend->host, b->slot);
+	if (b->save.image)
+		b->save.error.code = slot_save(b->backend->host, b->slot, b->save.image, &b->save.error);
 }
 
 static void release_done(void *arg)
@@ -106,6 +110,8 @@ static void release_done(void *arg)
 	/* Nobody waits for the rest: deleting the image can take as long as the host's disk is busy. */
 	if (b->slot)
 		backend_discard(backend, steal_pointer(&b->slot));
+	if (b->save.done)
+		b->save.done(b->save.error.code ? &b->save.error : NULL, b->save.arg);
 	if (!b->reported)
 		b->ops->released(b, b->arg);
 	box_free(b);

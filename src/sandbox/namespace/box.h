@@ -1,4 +1,5 @@
-/* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one), box_network.c. */
+/* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one), box_network.c,
+ * box_save.c (its disk: written out, kept without it). */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_BOX_H
 #define CUBICLE_SANDBOX_NAMESPACE_BOX_H
 
@@ -7,6 +8,7 @@
 #include "sandbox/namespace/log_reads.h"
 
 struct chan;
+struct flush;
 
 enum { BOX_CLAIM_SECONDS = 20 }; /* until init must have answered its claim */
 
@@ -48,6 +50,13 @@ struct box {
 	struct slow_job *slow; /* at most one trim or sync at a time */
 	struct copy_job *copy; /* at most one copy of the disk at a time */
 	bool frozen;         /* its work group, as box_freeze() was told */
+	struct flush *flush; /* under way */
+	struct {
+		char *image;       /* NULL: nothing is to be saved */
+		struct error error;
+		void (*done)(const struct error *err, void *arg);
+		void *arg;
+	} save;
 	struct box_death death;
 	struct error error;  /* of the worker */
 	pid_t spawner;
@@ -83,6 +92,8 @@ void box_is_running(struct box *b);
 void box_fail(struct box *b, const struct error *err);
 /* Kills and gives back, from any state in which the loop owns the slot; released() follows, unless the asker knows of the end already. */
 void box_release(struct box *b);
+/* The box is freed: nobody is told of its flush any more. */
+void box_forget_flush(struct box *b);
 /* Fills b->death once. */
 void box_find_evidence(struct box *b);
 

@@ -72,8 +72,8 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	}
 	bool lost = strcmp(h.boot, backend->host->boot_id) != 0;
 	struct box *b = box_new(backend, id, ops, arg);
-	struct slot *s = b && !lost ? slot_new((unsigned)h.slot) : NULL;
-	int r = !b || (!lost && !s) ? -ENOMEM : lost ? 0 : pool_reserve_number(backend->pool, (unsigned)h.slot);
+	struct slot *s = b ? slot_new((unsigned)h.slot) : NULL;
+	int r = !s ? -ENOMEM : pool_reserve_number(backend->pool, (unsigned)h.slot);
 	if (r == 0)
 		r = adopt_network(b, network, lost, err);
 	if (r < 0) {
@@ -85,25 +85,24 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	}
 	b->state = BOX_MAKING;
 	b->warm = h.warm;
+	snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
+	b->slot = s;
+	b->number = s->number;
+	b->has_number = true;
 	if (lost) {
-		/* What it had is of another boot: the disk's file goes with the sweep, the rest went with the machine. */
-		if (loop_post(backend->loop, is_host_lost, b) == 0)
-			return b;
-		r = -ENOMEM;
+		/* Of another boot only the image is there. */
+		s->disk.unbound = true;
+		r = loop_post(backend->loop, is_host_lost, b);
 	} else {
 		s->pid = (pid_t)h.pid;
 		s->start = h.start;
 		s->disk.loop = (unsigned)h.loop;
-		snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
-		b->slot = s;
-		b->number = s->number;
-		b->has_number = true;
 		r = workq_push(backend->workers, backend->loop, adopt_work, adopt_done, b);
-		if (r == 0)
-			return b;
-		pool_give_number(backend->pool, b->number);
-		slot_leave(s);
 	}
+	if (r == 0)
+		return b;
+	pool_give_number(backend->pool, b->number);
+	slot_leave(s);
 	box_free(b);
 	error_errno(err, r, "adoption");
 	return NULL;

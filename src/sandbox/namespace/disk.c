@@ -1,8 +1,10 @@
 #include "sandbox/namespace/disk.h"
 #include "sandbox/namespace/copy.h"
 #include "sandbox/namespace/host.h"
+#include "sandbox/namespace/saved.h"
 #include "sandbox/space.h"
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "sys/mounts.h"
 
@@ -215,6 +217,27 @@ static void warm(int root)
 	}
 }
 
+/* Attaches and mounts the image behind the descriptor, which is d->name; on failure it is dropped. */
+static int bring_up(struct host *h, int image, int userns, struct disk *d, struct error *err)
+{
+	/* The device keeps this open file and so the lock: while somebody else has the image mounted, nobody gets it. */
+	cleanup_fd int device = saved_lock(image, err) < 0 ? -EBUSY : loopdev_attach(h->loops, image, false, &d->loop, err);
+	if (device < 0) {
+		unlinkat(h->disks, d->name, 0);
+		return device;
+	}
+	int r = d->mount = mount_loop(d->loop, err);
+	if (r >= 0) {
+		warm(d->mount); /* with the ids of the disk: the mapped mount knows no root of the host */
+		r = mount_idmap(d->mount, userns, err);
+	}
+	if (r >= 0)
+		r = d->root = open_root(d->mount, err);
+	if (r < 0)
+		disk_drop(h, d);
+	return r < 0 ? r : 0;
+}
+
 int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err)
 {
 	struct disk d = DISK_NONE;
@@ -223,24 +246,28 @@ int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, st
 		return image;
 	snprintf(d.name, sizeof(d.name), "%s", name);
 	d.size_mb = size_mb;
-	cleanup_fd int device = loopdev_attach(h->loops, image, false, &d.loop, err);
-	if (device < 0) {
-		unlinkat(h->disks, name, 0);
-		return device;
-	}
-	int r = d.mount = mount_loop(d.loop, err);
-	if (r >= 0) {
-		warm(d.mount); /* with the ids of the disk: the mapped mount knows no root of the host */
-		r = mount_idmap(d.mount, userns, err);
-	}
-	if (r >= 0)
-		r = d.root = open_root(d.mount, err);
-	if (r < 0) {
-		disk_drop(h, &d);
-		return r;
-	}
-	*ret = d;
-	return 0;
+	int r = bring_up(h, image, userns, &d, err);
+	if (r == 0)
+		*ret = d;
+	return r;
+}
+
+int disk_take(struct host *h, const char *image, const char *name, int userns, struct disk *ret, struct error *err)
+{
+	struct disk d = DISK_NONE;
+	struct stat st;
+	cleanup_fd int fd = saved_link(h, image, name, err);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st) < 0)
+		return error_errno(err, -errno, "%s", image);
+	snprintf(d.name, sizeof(d.name), "%s", name);
+	d.size_mb = (uint32_t)(st.st_size >> 20);
+	FAULT(boot_taken);
+	int r = bring_up(h, fd, userns, &d, err);
+	if (r == 0)
+		*ret = d;
+	return r;
 }
 
 int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err)
@@ -302,6 +329,13 @@ void disk_abandon(struct host *h, struct disk *d)
 		space_shutdown(d->root);
 }
 
+void disk_unbind(struct host *h, struct disk *d)
+{
+	if (!d->unbound)
+		loopdev_release(h->loops, d->loop);
+	d->unbound = true;
+}
+
 void disk_drop(struct host *h, struct disk *d)
 {
 	if (!d->name[0])
@@ -309,6 +343,6 @@ void disk_drop(struct host *h, struct disk *d)
 	disk_abandon(h, d);
 	disk_leave(d);
 	unlinkat(h->disks, d->name, 0);
-	loopdev_release(h->loops, d->loop);
+	disk_unbind(h, d);
 	d->name[0] = '\0';
 }

@@ -16,6 +16,7 @@ struct masters;
 struct disk {
 	char name[32];  /* file in <dir>/disks; empty: there is none */
 	uint32_t size_mb;
+	bool unbound;   /* only the image is there: `loop` is nothing */
 	unsigned loop;
 	int mount;      /* the detached mount, idmapped, until a sandbox's root is made of it; -1 */
 	int root;       /* descriptor on the mounted root: keeps the mount, for trim, syncfs, freeze */
@@ -36,6 +37,10 @@ void disk_thaw(int root);
 void disk_abandon(struct host *h, struct disk *d);
 /* Lets go and deletes the image; what is dirty is thrown away. The loop device is given back when the kernel lets go of it. */
 void disk_drop(struct host *h, struct disk *d);
+/* A saved image (saved.h) as a disk: as disk_make(), but for what it holds. -EBUSY: it is still mounted somewhere. */
+int disk_take(struct host *h, const char *image, const char *name, int userns, struct disk *ret, struct error *err);
+/* The image stays; its loop device is given back. */
+void disk_unbind(struct host *h, struct disk *d);
 /* Closes descriptors only. */
 void disk_leave(struct disk *d);
 

@@ -22,7 +22,7 @@ struct host {
 	const struct options *options;
 	struct instance instance;
 	char *dir;             /* the node's own directory */
-	int control, disks;    /* descriptors of <dir>/control and <dir>/disks */
+	int control, disks, saved; /* descriptors of <dir>/control, <dir>/disks and <dir>/saved */
 	int init;              /* of our copy of cubicle-init, root:root 0711 */
 	int null;              /* /dev/null */
 	int stage, birth, net; /* mount namespaces; the host's network namespace */

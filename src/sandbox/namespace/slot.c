@@ -3,7 +3,9 @@
 #include "sandbox/namespace/host.h"
 #include "sandbox/namespace/inside.h"
 #include "sandbox/namespace/layers.h"
+#include "sandbox/namespace/saved.h"
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "io/chan.h"
@@ -210,14 +212,15 @@ static int give_birth(struct host *h, struct slot *s, struct error *err)
 	return r;
 }
 
-static int make_disk(struct host *h, struct slot *s, uint32_t size_mb, struct error *err)
+/* saved: the image that it is; NULL = a new one. */
+static int make_disk(struct host *h, struct slot *s, uint32_t size_mb, const char *saved, struct error *err)
 {
 	char name[32];
 	cleanup_fd int userns = process_namespace(s->pid, "user");
 	if (userns < 0)
 		return error_errno(err, userns, "user namespace of slot %u", s->number);
 	snprintf(name, sizeof(name), "%s.img", s->name);
-	return disk_make(h, name, size_mb, userns, &s->disk, err);
+	return saved ? disk_take(h, saved, name, userns, &s->disk, err) : disk_make(h, name, size_mb, userns, &s->disk, err);
 }
 
 int slot_prepare(struct host *h, struct slot *s, struct error *err)
@@ -232,7 +235,7 @@ int slot_prepare(struct host *h, struct slot *s, struct error *err)
 	if (r == 0)
 		r = give_birth(h, s, err);
 	if (r == 0)
-		r = make_disk(h, s, (uint32_t)h->options->sandbox_disk, err);
+		r = make_disk(h, s, (uint32_t)h->options->sandbox_disk, NULL, err);
 	if (r == 0)
 		r = park(h, s, err);
 	return r == 0 ? inside_park(h, s, err) : r;
@@ -249,9 +252,9 @@ static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, st
 	}
 	if (r == 0 && !reach_is_default(c->reach))
 		r = network_slot_apply(h->network, s->number, s->net.netns, c->reach, err);
-	if (r == 0 && spec->disk_mb != s->disk.size_mb) { /* another size than parked slots have: a new one is 3 ms */
+	if (r == 0 && (spec->disk || spec->disk_mb != s->disk.size_mb)) { /* another size than parked slots have: a new one is 3 ms */
 		disk_drop(h, &s->disk);
-		r = make_disk(h, s, spec->disk_mb, err);
+		r = make_disk(h, s, spec->disk_mb, spec->disk, err);
 	}
 	return r;
 }
@@ -346,7 +349,7 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 
 bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec)
 {
-	return spec->disk_mb == h->options->sandbox_disk && !spec->nested_userns && !spec->no_setuid;
+	return !spec->disk && spec->disk_mb == h->options->sandbox_disk && !spec->nested_userns && !spec->no_setuid;
 }
 
 bool slot_is_usual(const struct host *h, const struct box_spec *spec)
@@ -477,6 +480,21 @@ void slot_kill(struct host *h, struct slot *s)
 		cgroups_kill(h->cgroups, s->name);
 	}
 	s->pid = 0;
+}
+
+int slot_save(struct host *h, struct slot *s, const char *image, struct error *err)
+{
+	FAULT(pause_killed);
+	if (s->mnt >= 0)
+		close(steal_fd(&s->mnt));
+	slot_rest_close(&s->rest);
+	disk_leave(&s->disk);
+	int r = saved_keep(h, s->disk.name, image, host_uid(h, s->number), err);
+	if (r < 0)
+		return r;
+	s->disk.name[0] = '\0';
+	disk_unbind(h, &s->disk);
+	return 0;
 }
 
 void slot_release(struct host *h, struct slot *s)

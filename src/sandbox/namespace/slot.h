@@ -75,6 +75,8 @@ int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error 
 void slot_hold_mounts(struct slot *s);
 /* Kills every process and waits for their end. */
 void slot_kill(struct host *h, struct slot *s);
+/* After slot_kill(): unmounts the disk and moves its image to <dir>/<image> (saved.h). */
+int slot_save(struct host *h, struct slot *s, const char *image, struct error *err);
 /* slot_kill(), then gives everything back; frees the slot. */
 void slot_release(struct host *h, struct slot *s);
 /* Closes descriptors, leaves the sandbox running, frees the slot. */

@@ -1,0 +1,36 @@
+/*
+ * Fault points: named steps at which a test has a process end as by kill -9 (docs/lifecycle.md). Compiled in by -Dflavour=test only.
+ * A test names a file in the environment (CUBICLE_FAULT) and writes a point's name into it; the process that comes to that point removes the file and ends.
+ */
+#ifndef CUBICLE_BASE_FAULT_H
+#define CUBICLE_BASE_FAULT_H
+
+#define FAULTS(F)                                                                                            \
+	F(pause_intended)  /* the intent is recorded, nothing is done */                                     \
+	F(pause_frozen)    /* told to stand still */                                                         \
+	F(pause_synced)    /* the image is complete */                                                       \
+	F(pause_killed)    /* disk only: all processes are dead, its image is where it was */                \
+	F(pause_moved)     /* disk only: its image is saved */                                               \
+	F(pause_recorded)  /* nobody has been told */                                                        \
+	F(resume_recorded) /* from memory: recorded as running, still frozen */                              \
+	F(resume_thawed)   /* nobody has been told */                                                        \
+	F(boot_taken)      /* from the disk: the saved image is a slot's disk, nothing runs */               \
+	F(boot_started)    /* it runs, the record says paused */                                             \
+	F(boot_recorded)   /* nobody has been told, the image still has its saved name, too */               \
+	F(kill_intended)                                                                                     \
+	F(kill_image_gone) /* of one that was paused: its image is removed, the record not yet */
+
+enum fault {
+#define FAULT_ID(name) FAULT_##name,
+	FAULTS(FAULT_ID)
+#undef FAULT_ID
+};
+
+#ifdef CUBICLE_FAULT_POINTS
+void fault_here(enum fault at);
+#define FAULT(name) fault_here(FAULT_##name)
+#else
+#define FAULT(name) ((void)0)
+#endif
+
+#endif
