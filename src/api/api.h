@@ -31,7 +31,7 @@ int api_new(const struct api_config *c, struct api **ret, struct error *err);
 void api_free(struct api *a);
 
 /* Takes over a request from on_request() of the HTTP server. `admin`: it came over the admin socket, whose peer is root: no key is needed,
- * the default team acts, and the /admin/ routes exist. */
+ * the default team acts, or the one that X-Cubicle-Team names, and the /admin/ routes exist. */
 void api_handle(struct api *a, struct http_req *r, bool admin);
 
 /* The key that serve made at its first start: added unless its hash is known (also as revoked). Blocks for one commit. 0 or -errno with *err. */

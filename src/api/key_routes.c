@@ -117,25 +117,11 @@ static void key_stored(struct api_request *r)
 		answer_key(r, 201, &w->key, w->secret);
 }
 
-/* The team that a new key belongs to: the caller's, or on the admin socket the one that the body names. */
-static const struct team *team_of(struct api_request *r, struct error *err)
-{
-	struct str name;
-	int e = admin(r) ? field_str(r->body, "team", NULL, &name, err) : 0;
-	if (e < 0)
-		return NULL;
-	const struct team *team = e ? teams_find(r->api->teams, name) : teams_by_ref(r->api->teams, r->team);
-	if (!team)
-		error_set(err, -ENOENT, 404, "team '%.*s' not found", e ? (int)MIN(name.n, (size_t)TEAM_NAME_MAX) : 0, e ? name.p : "");
-	return team;
-}
-
 void handle_key_create(struct api_request *r)
 {
 	struct error err = {0};
 	char name[KEY_NAME_MAX + 1];
-	const struct team *team = field_name(r->body, "name", KEY_NAME_MAX, name, &err) < 0 ? NULL : team_of(r, &err);
-	if (!team) {
+	if (field_name(r->body, "name", KEY_NAME_MAX, name, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}
@@ -148,7 +134,7 @@ void handle_key_create(struct api_request *r)
 		return;
 	key_make(w->secret, &w->key);
 	memcpy(w->key.name, name, strlen(name) + 1);
-	memcpy(w->key.team, team->ref, sizeof(team->ref));
+	snprintf(w->key.team, sizeof(w->key.team), "%.*s", STR_FMT(r->team));
 	api_work(r, store_key, key_stored);
 }
 

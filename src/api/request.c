@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "io/url.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -312,13 +313,28 @@ static void note_client(struct api_request *r)
 		log_warn("the client %s is newer than what was tested (%s): if it fails, see docs/compatibility.md", seen->names[seen->n - 1], tested);
 }
 
+/* Root acts for the default team, or for the one that X-Cubicle-Team names (percent-encoded name or id). False = answered. */
+static bool choose_team(struct api_request *r)
+{
+	struct str given = http_value(r->http->head, "x-cubicle-team");
+	cleanup_buf struct buf name = BUF_INIT;
+	const struct team *team = NULL;
+	if (!given.n)
+		team = teams_by_ref(r->api->teams, STR(TEAM_DEFAULT));
+	else if (url_decode(&name, given, false) == 0)
+		team = teams_find(r->api->teams, buf_str(&name));
+	if (team)
+		r->team = str_of(team->ref);
+	else
+		api_failf(r, 404, "team '%.*s' not found", (int)MIN(given.n, (size_t)(3 * TEAM_NAME_MAX)), given.p);
+	return team;
+}
+
 /* True when the caller is known: r->team is set. Else answered. */
 static bool authenticate(struct api_request *r, bool admin)
 {
-	if (admin) {
-		r->team = STR(TEAM_DEFAULT);
-		return true;
-	}
+	if (admin)
+		return choose_team(r);
 	struct str header = http_value(r->http->head, "x-api-key"), bearer = http_value(r->http->head, "authorization"), scheme;
 	if (!str_cut(bearer, ' ', &scheme, &bearer) || !str_eq_nocase(scheme, STR("bearer")))
 		bearer.n = 0;

@@ -40,11 +40,20 @@ char *client_listen_url(const char *listen)
 	return asprintf(&url, "http://%.*s:%s", STR_FMT(host), listen + colon) < 0 ? NULL : url;
 }
 
-static int make_handle(struct client *cl, struct error *err)
+static int make_handle(struct client *cl, const struct cli *c, struct error *err)
 {
+	if (c->team && !cl->socket) {
+		client_close(cl);
+		return error_set(err, -EACCES, 403, "--team needs root on the server's machine; elsewhere a key of the team acts for it");
+	}
+	if (c->team) {
+		cleanup_buf struct buf team = BUF_INIT;
+		url_encode(&team, str_of(c->team));
+		cl->team = buf_cstr(&team) ? str_dup(buf_str(&team)) : NULL;
+	}
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	cl->easy = curl_easy_init();
-	if (cl->url && cl->sandbox_url && cl->easy)
+	if (cl->url && cl->sandbox_url && cl->easy && (cl->team || !c->team))
 		return 0;
 	client_close(cl);
 	return error_errno(err, -ENOMEM, "client");
@@ -61,7 +70,7 @@ int client_open_admin(struct client *cl, const struct cli *c, struct error *err)
 	}
 	cl->url = str_dup(STR("http://localhost"));
 	cl->sandbox_url = str_dup(STR("http://localhost"));
-	return make_handle(cl, err);
+	return make_handle(cl, c, err);
 }
 
 int client_open(struct client *cl, const struct cli *c, struct error *err)
@@ -90,7 +99,7 @@ int client_open(struct client *cl, const struct cli *c, struct error *err)
 	cl->url = url ? without_slash(url) : client_listen_url(c->options.listen);
 	cl->sandbox_url = sandbox_url ? without_slash(sandbox_url) : cl->url ? str_dup(str_of(cl->url)) : NULL;
 	cl->key = key && !cl->socket ? str_dup(str_of(key)) : NULL;
-	return make_handle(cl, err);
+	return make_handle(cl, c, err);
 }
 
 void client_close(struct client *cl)
@@ -100,6 +109,7 @@ void client_close(struct client *cl)
 	free(cl->sandbox_url);
 	free(cl->socket);
 	free(cl->key);
+	free(cl->team);
 	*cl = (struct client){0};
 }
 
@@ -190,6 +200,8 @@ int client_call(struct client *cl, const char *method, const char *path, const j
 	struct curl_slist *headers = append(NULL, "Accept", "application/json");
 	if (cl->key)
 		headers = append(headers, "X-API-Key", cl->key);
+	if (cl->team)
+		headers = append(headers, "X-Cubicle-Team", cl->team);
 	if (text)
 		headers = append(headers, "Content-Type", "application/json");
 	common_options(cl, cl->easy);

@@ -18,6 +18,7 @@ struct client {
 	char *url, *sandbox_url; /* without a trailing slash */
 	char *socket;            /* admin socket, or NULL */
 	char *key;               /* or NULL */
+	char *team;              /* for the header that names the team to act for, or NULL */
 };
 
 /* A sandbox to talk to. */

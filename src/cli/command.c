@@ -11,6 +11,7 @@ const struct flag common_flags[] = {
 	{"json", 0, FLAG_SWITCH, NULL, "Write JSON for programs.", 0, 0},
 	{"help", 'h', FLAG_SWITCH, NULL, "Show this.", 0, 0},
 	{"config", 0, FLAG_TEXT, "FILE", "Configuration file (default /etc/cubicle/cubicle.conf).", 0, 0},
+	{"team", 0, FLAG_TEXT, "TEAM", "As root on the server's machine: act for the team of this name or id (default: `default`).", 0, 0},
 	{0},
 };
 
@@ -155,6 +156,10 @@ int cli_parse(struct cli *c, const struct command *command, int taken, int argc,
 				return r;
 		} else if (!strcmp(argv[i], "--json")) {
 			c->json = true;
+		} else if (!strcmp(argv[i], "--team") || !strncmp(argv[i], "--team=", 7)) {
+			c->team = argv[i][6] ? argv[i] + 7 : i + 1 < argc && strcmp(argv[i + 1], "--") != 0 ? argv[++i] : "";
+			if (!*c->team)
+				return error_set(err, -EINVAL, 400, "--team needs TEAM");
 		} else if (argv[i][0] == '-' && argv[i][1]) {
 			return error_set(err, -EINVAL, 400, "%s has no flag %s (see `cubicle %s --help`)", command->name, argv[i], command->name);
 		} else if (c->n_words == CLI_MAX_WORDS) {

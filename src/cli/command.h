@@ -2,7 +2,7 @@
  * The one table of commands: parsing, help and documentation come from it.
  *
  * A command line is: cubicle COMMAND [flags and words in any order] [-- words taken as they are]. Every configuration option
- * (config/options.h) is a flag of every command; --json and --help too.
+ * (config/options.h) is a flag of every command; --json, --help and --team too.
  */
 #ifndef CUBICLE_CLI_COMMAND_H
 #define CUBICLE_CLI_COMMAND_H
@@ -60,6 +60,7 @@ struct cli {
 	const struct command *command;
 	struct options options;
 	bool json;
+	const char *team; /* to act for, NULL = the caller's */
 	const char *words[CLI_MAX_WORDS + 1];
 	size_t n_words;
 	char *const *rest; /* after "--", NULL-terminated; NULL when there was none */
@@ -75,7 +76,7 @@ struct cli {
 	size_t n_pairs;
 };
 
-/* --json, --help and --config, which every command takes; ended by a flag without name. They are no part of a command's values. */
+/* --json, --help, --config and --team, which every command takes; ended by a flag without name. They are no part of a command's values. */
 extern const struct flag common_flags[];
 
 /* All commands, in the order of help. */

@@ -58,11 +58,6 @@ static const struct flag make_default_flags[] = {
 	{0},
 };
 
-static const struct flag key_create_flags[] = {
-	{"team", 0, FLAG_TEXT, "TEAM", "Name or id of the team that the key is for (default: the team `default`).", 0, 0},
-	{0},
-};
-
 #define QUOTA_FLAGS                                                                                          \
 	{"sandboxes", 0, FLAG_TEXT, "N", "Most sandboxes that run at once: a number, `none`, or `default` for the server's option.", 0, 0}, \
 	{"creates", 0, FLAG_TEXT, "N", "Most sandboxes that are started in a second, likewise.", 0, 0},      \
@@ -112,7 +107,7 @@ const struct command commands[] = {
 	{"team block", "TEAM", "Refuse the keys of a team.", "Its sandboxes go on until their deadlines.", NULL, 1, 1, REST_NONE, 0, cmd_team_block},
 	{"team unblock", "TEAM", "Take the keys of a team again.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_team_unblock},
 	{"team delete", "TEAM", "Delete a team and its keys.", "It must have no sandboxes and no snapshots.", NULL, 1, 1, REST_NONE, 0, cmd_team_delete},
-	{"key create", "[NAME]", "Make an API key and print it.", NULL, key_create_flags, 0, 1, REST_NONE, 0, cmd_key_create},
+	{"key create", "[NAME]", "Make an API key and print it.", "With --team for that team.", NULL, 0, 1, REST_NONE, 0, cmd_key_create},
 	{"key list", "", "List the API keys.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_key_list},
 	{"key revoke", "KEY", "Revoke an API key, given by its id or name.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_key_revoke},
 	{"cert make", "", "Make a local authority and a certificate for listen.tls, or renew the certificate.",

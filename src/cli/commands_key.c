@@ -13,10 +13,9 @@ int cmd_key_create(struct cli *c)
 {
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
-	const struct cli_value *team = cli_flag(c, "team");
-	cleanup_json json_t *body = json_pack("{s:s, s:s*}", "name", c->n_words ? c->words[0] : "unnamed", "team", team->text), *made = NULL;
+	cleanup_json json_t *body = json_pack("{s:s}", "name", c->n_words ? c->words[0] : "unnamed"), *made = NULL;
 	if (!body) {
-		error_set(&err, -EINVAL, 400, "the name of the key or of its team is no UTF-8");
+		error_set(&err, -EINVAL, 400, "the key's name is no UTF-8");
 		return cli_fail(c, &err);
 	}
 	if (client_open_admin(&cl, c, &err) < 0 || client_call(&cl, "POST", "/admin/keys", body, &made, NULL, &err) < 0)

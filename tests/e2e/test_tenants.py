@@ -23,7 +23,7 @@ def server():
 
 
 def cubicle(server, *words, check=True):
-    r = subprocess.run([str(CUBICLE), *words, f"--state.dir={server.state}"], capture_output=True, text=True, timeout=120, env=clean_env())
+    r = subprocess.run([str(CUBICLE), *words[:2], f"--state.dir={server.state}", *words[2:]], capture_output=True, text=True, timeout=120, env=clean_env())
     assert not check or r.returncode == 0, (words, r.stderr)
     return r
 
@@ -249,3 +249,16 @@ def test_teams_by_hand(server):
         Sandbox.create("base", api_key=a.key)
     assert cubicle(server, "team", "delete", "default", check=False).returncode == 1
     assert cubicle(server, "key", "create", "x", "--team", "renamed", check=False).returncode == 1
+
+
+def test_root_acts_for_a_team(server, team):
+    a = team("acted for")
+    box = a.create()[1]["sandboxID"]
+    assert box not in cubicle(server, "sandbox", "list").stdout and box in cubicle(server, "sandbox", "list", "--team", "acted for").stdout
+    assert cubicle(server, "sandbox", "exec", box, f"--team={a.id}", "--", "echo", "hi").stdout == "hi\n"
+    assert cubicle(server, "sandbox", "kill", box, check=False).returncode == 1
+    assert cubicle(server, "sandbox", "kill", box, "--team", a.id).stdout.strip() == box
+    assert "not found" in cubicle(server, "sandbox", "list", "--team", "nobody", check=False).stderr
+    far = clean_env({"CUBICLE_API_URL": server.url, "CUBICLE_API_KEY": a.key})
+    r = subprocess.run([str(CUBICLE), "sandbox", "list", "--team", "default"], capture_output=True, text=True, timeout=60, env=far)
+    assert r.returncode == 1 and "root" in r.stderr

@@ -36,11 +36,20 @@ struct member {
 	char header[128];
 };
 
+/* As root, for a team. */
+static struct reply admin_for(const char *team, const char *method, const char *target, const char *body)
+{
+	char text[512];
+	int fd = world_open(world, true);
+	snprintf(text, sizeof(text), "%s %s HTTP/1.1\r\nHost: x\r\nX-Cubicle-Team: %s\r\nContent-Length: %zu\r\n\r\n%s", method, target, team, strlen(body), body);
+	struct reply r = world_send(world, fd, str_of(text));
+	close(fd);
+	return r;
+}
+
 static void new_key(const char *team, char header[128])
 {
-	char body[160];
-	snprintf(body, sizeof(body), "{\"name\":\"k\",\"team\":\"%s\"}", team);
-	cleanup_reply struct reply key = world_admin(world, "POST", "/admin/keys", body);
+	cleanup_reply struct reply key = admin_for(team, "POST", "/admin/keys", "{\"name\":\"k\"}");
 	assert_int_equal(key.status, 201);
 	assert_string_equal(reply_text(&key, "teamID"), team);
 	snprintf(header, 128, "X-API-KEY: %s\r\n", reply_text(&key, "key"));
@@ -220,13 +229,21 @@ static void keys_serve_their_team(void **state)
 	assert_int_equal(status_of(&a, "DELETE", target, NULL), 404);
 	assert_int_equal(status_of(&a, "POST", "/api-keys", "{\"name\":\"\"}"), 400);
 	/* Only over the admin socket a key for another team is made. */
-	char body[160];
-	snprintf(body, sizeof(body), "{\"name\":\"x\",\"team\":\"%s\"}", b.team);
-	assert_int_equal(status_of(&a, "POST", "/api-keys", body), 201);
+	assert_int_equal(status_of(&a, "POST", "/api-keys", "{\"name\":\"x\",\"team\":\"b\"}"), 201);
 	cleanup_reply struct reply still = world_ask(world, "GET", "/api-keys", b.header, NULL);
 	assert_int_equal(json_array_size(still.json), 1);
-	cleanup_reply struct reply nobody = world_admin(world, "POST", "/admin/keys", "{\"name\":\"x\",\"team\":\"nobody\"}");
-	assert_int_equal(nobody.status, 404);
+	static const char *const unknown[] = {"nobody", "%zz", "%00"};
+	for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+		cleanup_reply struct reply nobody = admin_for(unknown[i], "POST", "/admin/keys", "{\"name\":\"x\"}");
+		assert_int_equal(nobody.status, 404);
+	}
+	/* Root acts for a team by its name, too; a key does not choose. */
+	cleanup_reply struct reply named = admin_for("%61", "POST", "/v2/sandboxes", "{\"templateID\":\"base\"}");
+	assert_int_equal(named.status, 201);
+	assert_string_equal(world_find(world, newest())->team, a.team);
+	snprintf(header, sizeof(header), "%.100sX-Cubicle-Team: a\r\n", b.header);
+	cleanup_reply struct reply chosen = world_ask(world, "GET", "/v2/sandboxes", header, NULL);
+	assert_int_equal(json_array_size(chosen.json), 0);
 }
 
 static void teams_are_changed_blocked_and_deleted(void **state)

@@ -77,7 +77,7 @@ static void values_of_flags_and_words_of_others_are_left_alone(void **state)
 static void flags_are_completed_and_options_when_begun(void **state)
 {
 	int asked;
-	assert_string_equal(WORDS(&asked, "sandbox", "kill", "-"), "--all --json --help --config ");
+	assert_string_equal(WORDS(&asked, "sandbox", "kill", "-"), "--all --json --help --config --team ");
 	assert_string_equal(WORDS(&asked, "serve", "--lis"), "--listen --listen.tls ");
 	assert_string_equal(WORDS(&asked, "serve", "--pool.m"), "--pool.min --pool.max ");
 }
