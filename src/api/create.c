@@ -105,24 +105,20 @@ static int parse_nested_lifecycle(const json_t *body, bool *pause, bool *resume,
 	return r < 0 ? error_wrap(err, r, "lifecycle") : 0;
 }
 
-static int check_lifecycle(const json_t *body, struct error *err)
+static int parse_lifecycle(const json_t *body, struct create_args *a, struct error *err)
 {
-	bool pause = false, resume = false, memory = true;
-	int r = field_bool(body, "autoPause", "auto_pause", &pause, err);
+	int r = field_bool(body, "autoPause", "auto_pause", &a->auto_pause, err);
 	if (r >= 0)
-		r = parse_auto_resume(body, &resume, err);
+		r = parse_auto_resume(body, &a->auto_resume, err);
 	if (r >= 0)
-		r = parse_nested_lifecycle(body, &pause, &resume, err);
+		r = parse_nested_lifecycle(body, &a->auto_pause, &a->auto_resume, err);
 	if (r >= 0)
-		r = field_bool(body, "autoPauseMemory", "auto_pause_memory", &memory, err);
+		r = field_bool(body, "autoPauseMemory", "auto_pause_memory", &a->auto_pause_memory, err);
 	if (r < 0)
 		return r;
-	if (!memory && (!pause || resume))
+	if (!a->auto_pause_memory && (!a->auto_pause || a->auto_resume))
 		return error_set(err, -EINVAL, 400, "autoPauseMemory: false needs autoPause and excludes autoResume");
-	bool nested = json_is_object(json_object_get(body, "lifecycle"));
-	if (pause)
-		return not_served(err, nested ? "lifecycle.onTimeout: pause" : "autoPause");
-	return resume ? not_served(err, nested ? "lifecycle.autoResume" : "autoResume") : 0;
+	return 0;
 }
 
 static int check_tokens(const json_t *body, struct error *err)
@@ -171,7 +167,7 @@ static int parse_security(const json_t *body, bool v2, struct create_args *a, st
 int create_parse(const json_t *body, bool v2, const struct options *o, struct create_args *a, struct error *err)
 {
 	struct str reference;
-	*a = (struct create_args){0};
+	*a = (struct create_args){.auto_pause_memory = true};
 	int r = field_str(body, "templateID", NULL, &reference, err);
 	if (r < 0)
 		return r;
@@ -181,7 +177,7 @@ int create_parse(const json_t *body, bool v2, const struct options *o, struct cr
 	if (r == 0)
 		r = decode_timeout(body, TIMEOUT_OF_CREATE, o, &a->timeout, err);
 	if (r == 0)
-		r = check_lifecycle(body, err);
+		r = parse_lifecycle(body, a, err);
 	if (r == 0)
 		r = check_tokens(body, err);
 	if (r == 0)

@@ -9,6 +9,7 @@ struct create_args {
 	int64_t timeout;     /* seconds, -1 = never */
 	bool secure;         /* an envd token */
 	struct network_args network;
+	bool auto_pause, auto_resume, auto_pause_memory;
 	struct buf metadata, envs; /* forms of a msg_map */
 };
 

@@ -137,10 +137,10 @@ bool metadata_matches(struct msg_map have, struct msg_map filter)
 int cursor_encode(const struct cursor *c, struct buf *to)
 {
 	char text[128], time[RFC3339_SIZE];
-	rfc3339_format(time, c->started_at);
+	rfc3339_format(time, c->at);
 	/* The microseconds' 'Z' gives way to the nanoseconds' last digits. */
 	time[strlen(time) - 1] = 0;
-	snprintf(text, sizeof(text), "%s%03dZ__%s%s", time, (int)(c->started_at % 1000), c->id, c->ascending ? "__asc" : "");
+	snprintf(text, sizeof(text), "%s%03dZ__%s%s", time, (int)(c->at % 1000), c->id, c->ascending ? "__asc" : "");
 	return base64url_encode(to, str_of(text));
 }
 
@@ -160,7 +160,7 @@ int cursor_decode(struct str s, struct cursor *ret, struct error *err)
 	if (!str_cut(whole, '_', &time, &id) || !id.n || id.p[0] != '_')
 		goto refuse;
 	id = str_from(id, 1);
-	if (!all_of(id, is_id) || id.n >= sizeof(c.id) || rfc3339_parse(time, &c.started_at) < 0)
+	if (!all_of(id, is_client) || id.n >= sizeof(c.id) || rfc3339_parse(time, &c.at) < 0)
 		goto refuse;
 	memcpy(c.id, id.p, id.n);
 	*ret = c;

@@ -35,9 +35,9 @@ bool metadata_matches(struct msg_map have, struct msg_map filter);
  */
 int decode_query(struct str query, int (*fn)(struct str name, struct str value, void *arg, struct error *err), void *arg, struct error *err);
 
-/* Where the next page of a list starts: after this sandbox. */
+/* Where the next page of a list starts: after this sandbox or snapshot. */
 struct cursor {
-	int64_t started_at;
+	int64_t at; /* the time that the list is sorted by: ns, CLOCK_REALTIME */
 	char id[33];
 	bool ascending;
 };

@@ -13,12 +13,20 @@ void handle_create(struct api_request *r);
 void handle_create_v2(struct api_request *r);
 void handle_connect(struct api_request *r);
 void handle_resume(struct api_request *r);
+void handle_pause(struct api_request *r);
 void handle_kill(struct api_request *r);
 void handle_timeout(struct api_request *r);
 void handle_refresh(struct api_request *r);
 
 /* network.c */
 void handle_network(struct api_request *r);
+
+/* snapshots.c */
+void handle_fork(struct api_request *r);
+void handle_snapshot(struct api_request *r);
+void handle_snapshots(struct api_request *r);
+void handle_rollback(struct api_request *r);
+void handle_template_delete(struct api_request *r);
 
 /* list.c */
 void handle_get(struct api_request *r);

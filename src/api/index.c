@@ -27,6 +27,9 @@ struct sandbox_index {
 	struct map templates;          /* id -> struct index_template, owned */
 	struct index_template **template_list;
 	size_t template_count, template_cap;
+	struct map snapshots;          /* id -> struct index_snapshot, owned */
+	struct index_snapshot **snapshot_list; /* ascending (created_at, id) */
+	size_t snapshot_count, snapshot_cap;
 	struct map ends;               /* id -> struct end_record */
 	struct end_record *first_end, **last_end;
 	size_t end_count;
@@ -51,6 +54,8 @@ void index_free(struct sandbox_index *ix)
 		free(ix->sorted[i]);
 	for (size_t i = 0; i < ix->template_count; i++)
 		free(ix->template_list[i]);
+	for (size_t i = 0; i < ix->snapshot_count; i++)
+		free(ix->snapshot_list[i]);
 	while (ix->first_end) {
 		struct end_record *e = ix->first_end;
 		ix->first_end = e->next;
@@ -58,9 +63,11 @@ void index_free(struct sandbox_index *ix)
 	}
 	map_done(&ix->by_id);
 	map_done(&ix->templates);
+	map_done(&ix->snapshots);
 	map_done(&ix->ends);
 	free(ix->sorted);
 	free(ix->template_list);
+	free(ix->snapshot_list);
 	free(ix);
 }
 
@@ -196,7 +203,7 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 		.generation = m->generation, .isolation = m->isolation, .started_at = m->started_at, .end_at = m->end_at,
 		.cpu_count = m->cpu_count, .memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .metadata = m->metadata,
 		.has_internet = msg_has(m, sandbox, internet), .auto_pause = m->auto_pause, .auto_resume = m->auto_resume,
-		.sequence = m->sequence};
+		.auto_pause_memory = m->auto_pause_memory, .sequence = m->sequence};
 	if (msg_has(m, sandbox, alias))
 		s.alias = m->alias;
 	if (msg_has(m, sandbox, launch))
@@ -205,13 +212,17 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 		s.envd_token = m->envd_token;
 	if (msg_has(m, sandbox, traffic_token))
 		s.traffic_token = m->traffic_token;
+	if (msg_has(m, sandbox, resumed_from))
+		s.resumed_from = m->resumed_from;
+	if (msg_has(m, sandbox, origin))
+		s.origin = m->origin;
 	s.internet = s.has_internet && m->internet;
 	if (msg_has(m, sandbox, allow_out))
 		s.allow_out = m->allow_out;
 	if (msg_has(m, sandbox, deny_out))
 		s.deny_out = m->deny_out;
 	struct str *views[] = {&s.id, &s.team, &s.template_id, &s.alias, &s.generation, &s.isolation, &s.launch, &s.envd_token,
-		&s.traffic_token, &s.metadata.raw, &s.allow_out.raw, &s.deny_out.raw};
+		&s.traffic_token, &s.resumed_from, &s.origin, &s.metadata.raw, &s.allow_out.raw, &s.deny_out.raw};
 	size_t n = sizeof(s);
 	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
 		n += views[i]->n;
@@ -422,6 +433,104 @@ const struct index_template *index_template_at(const struct sandbox_index *ix, s
 	return ix->template_list[i];
 }
 
+/* Snapshots */
+
+const struct index_snapshot *index_snapshot_find(const struct sandbox_index *ix, struct str id)
+{
+	return map_get(&ix->snapshots, id);
+}
+
+const struct index_snapshot *index_snapshot_named(const struct sandbox_index *ix, struct str team, struct str name)
+{
+	for (size_t i = ix->snapshot_count; i-- > 0 && name.n;) {
+		const struct index_snapshot *s = ix->snapshot_list[i];
+		if (str_eq(s->name, name) && str_eq(s->team, team))
+			return s;
+	}
+	return NULL;
+}
+
+size_t index_snapshot_count(const struct sandbox_index *ix)
+{
+	return ix->snapshot_count;
+}
+
+const struct index_snapshot *index_snapshot_at(const struct sandbox_index *ix, size_t i)
+{
+	assert(i < ix->snapshot_count);
+	return ix->snapshot_list[i];
+}
+
+size_t index_snapshot_position(const struct sandbox_index *ix, int64_t created_at, struct str id)
+{
+	size_t low = 0, high = ix->snapshot_count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct index_snapshot *s = ix->snapshot_list[middle];
+		if (compare(s->created_at, s->id, created_at, id) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void snapshot_unlist(struct sandbox_index *ix, const struct index_snapshot *s)
+{
+	size_t at = index_snapshot_position(ix, s->created_at, s->id);
+	assert(at < ix->snapshot_count && ix->snapshot_list[at] == s);
+	memmove(ix->snapshot_list + at, ix->snapshot_list + at + 1, (--ix->snapshot_count - at) * sizeof(ix->snapshot_list[0]));
+}
+
+void index_snapshot_deleted(struct sandbox_index *ix, struct str id)
+{
+	struct index_snapshot *s = map_get(&ix->snapshots, id);
+	if (!s)
+		return;
+	snapshot_unlist(ix, s);
+	map_del(&ix->snapshots, s->id);
+	free(s);
+}
+
+int index_put_snapshot(struct sandbox_index *ix, const struct msg_snapshot *m)
+{
+	if (msg_has(m, snapshot, gone) && m->gone) {
+		index_snapshot_deleted(ix, m->id);
+		return 0;
+	}
+	struct index_snapshot *old = map_get(&ix->snapshots, m->id);
+	struct index_snapshot s = {.id = m->id, .team = m->team, .sandbox = m->sandbox, .template_id = m->template_id, .created_at = m->created_at,
+		.cpu_count = m->cpu_count, .memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .size = m->size, .epoch = ix->epoch};
+	if (msg_has(m, snapshot, name))
+		s.name = m->name;
+	struct index_snapshot *copy = malloc(sizeof(s) + s.id.n + s.team.n + s.name.n + s.sandbox.n + s.template_id.n);
+	void *ignored;
+	if (!copy || make_room(&ix->snapshot_list, ix->snapshot_count, &ix->snapshot_cap) < 0) {
+		free(copy);
+		return -ENOMEM;
+	}
+	char *to = (char *)(copy + 1);
+	keep(&to, &s.id);
+	keep(&to, &s.team);
+	keep(&to, &s.name);
+	keep(&to, &s.sandbox);
+	keep(&to, &s.template_id);
+	*copy = s;
+	if (map_put(&ix->snapshots, copy->id, copy, &ignored) < 0) {
+		free(copy);
+		return -ENOMEM;
+	}
+	if (old) {
+		snapshot_unlist(ix, old);
+		free(old);
+	}
+	size_t at = index_snapshot_position(ix, copy->created_at, copy->id);
+	memmove(ix->snapshot_list + at + 1, ix->snapshot_list + at, (ix->snapshot_count - at) * sizeof(ix->snapshot_list[0]));
+	ix->snapshot_list[at] = copy;
+	ix->snapshot_count++;
+	return 0;
+}
+
 void index_synced(struct sandbox_index *ix, uint64_t sequence)
 {
 	for (size_t i = ix->count; i-- > 0;)
@@ -430,6 +539,9 @@ void index_synced(struct sandbox_index *ix, uint64_t sequence)
 	for (size_t i = ix->template_count; i-- > 0;)
 		if (ix->template_list[i]->epoch != ix->epoch)
 			template_vanish(ix, ix->template_list[i]);
+	for (size_t i = ix->snapshot_count; i-- > 0;)
+		if (ix->snapshot_list[i]->epoch != ix->epoch)
+			index_snapshot_deleted(ix, ix->snapshot_list[i]->id);
 	ix->sequence = sequence;
 	ix->syncing = false;
 	ix->ready = true;

@@ -1,5 +1,5 @@
 /*
- * The front's index of sandboxes and templates: rebuilt from the node's snapshot, kept by its numbered events (io/messages.h).
+ * The front's index of sandboxes, templates and snapshots: rebuilt from the node's snapshot, kept by its numbered events (io/messages.h).
  * It is the only thing that the API's reads and the ingress's routing look at. Everything here runs on the front's one loop.
  *
  * A new snapshot replaces the old contents when it is complete: entries that it does not name vanish. While no node is connected the last
@@ -23,8 +23,10 @@ struct index_sandbox {
 	uint64_t cpu_count, memory_mb, disk_mb;
 	struct msg_map metadata;
 	bool has_internet, internet;             /* allow_internet_access as given; has_internet: it was given */
-	bool auto_pause, auto_resume;
+	bool auto_pause, auto_resume, auto_pause_memory;
 	struct msg_list allow_out, deny_out;     /* of the network policy, as given */
+	struct str resumed_from;                 /* of its newest resume: "memory", "disk"; empty = none yet */
+	struct str origin;                       /* the sandbox it is a fork of, or the snapshot it was made from; empty = made from a template */
 	uint64_t sequence;                       /* of the newest message about it */
 	uint64_t epoch;                          /* private: the snapshot that last named it */
 };
@@ -32,6 +34,15 @@ struct index_sandbox {
 struct index_template {
 	struct str id, alias, build_id;
 	int64_t created_at;
+	uint64_t cpu_count, memory_mb, disk_mb, size;
+	uint64_t epoch; /* private */
+};
+
+struct index_snapshot {
+	struct str id, team, name;    /* name: [namespace/]name[:tag], empty when it has none */
+	struct str sandbox;           /* what it was made of */
+	struct str template_id;       /* of that sandbox */
+	int64_t created_at;           /* ns, CLOCK_REALTIME */
 	uint64_t cpu_count, memory_mb, disk_mb, size;
 	uint64_t epoch; /* private */
 };
@@ -83,13 +94,26 @@ const struct index_template *index_template_find(const struct sandbox_index *ix,
 size_t index_template_count(const struct sandbox_index *ix);
 const struct index_template *index_template_at(const struct sandbox_index *ix, size_t i);
 
+/* By id; NULL. */
+const struct index_snapshot *index_snapshot_find(const struct sandbox_index *ix, struct str id);
+/* The newest one of the team with this name; NULL. */
+const struct index_snapshot *index_snapshot_named(const struct sandbox_index *ix, struct str team, struct str name);
+/* All in ascending order of (created_at, id); i < index_snapshot_count(). */
+size_t index_snapshot_count(const struct sandbox_index *ix);
+const struct index_snapshot *index_snapshot_at(const struct sandbox_index *ix, size_t i);
+/* Position of the first one >= (created_at, id); index_snapshot_count() when there is none. */
+size_t index_snapshot_position(const struct sandbox_index *ix, int64_t created_at, struct str id);
+
 /* What node_client feeds. index_begin: a new snapshot starts (numbers of events may start anew). Afterwards each message, until index_synced. */
 void index_begin(struct sandbox_index *ix);
 /* `event`: sent by the node unasked (request 0), so its number must follow the last one. 0, -ESTALE (a gap: subscribe again), -ENOMEM. */
 int index_put_sandbox(struct sandbox_index *ix, const struct msg_sandbox *m, bool event);
 int index_put_template(struct sandbox_index *ix, const struct msg_template *m);
+int index_put_snapshot(struct sandbox_index *ix, const struct msg_snapshot *m);
 void index_synced(struct sandbox_index *ix, uint64_t sequence);
 /* The node answered a kill: gone from every list before the client hears of it, whether the event came already or not. */
 void index_killed(struct sandbox_index *ix, struct str id);
+/* The node answered the deletion of a snapshot: likewise. */
+void index_snapshot_deleted(struct sandbox_index *ix, struct str id);
 
 #endif

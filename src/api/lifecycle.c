@@ -2,10 +2,13 @@
 #include "api/handlers.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
+#include "api/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 static void answer_access(struct api_request *r, int status)
 {
@@ -16,7 +19,7 @@ static void answer_access(struct api_request *r, int status)
 	}
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
-	sandbox_access(&o, s, r->api->config.options);
+	sandbox_access(&o, NULL, s, r->api->config.options);
 	api_answer(r, status, &body);
 }
 
@@ -49,22 +52,19 @@ static void create(struct api_request *r, bool v2)
 	}
 	if (!api_index_ready(r))
 		return;
-	const struct index_template *t = index_template_find(r->api->config.index, str_of(args.template.name));
-	if (!t) {
-		api_failf(r, 404, "template '%s' not found", args.template.name);
-		return;
-	}
-	if (args.template.tag[0]) {
-		api_failf(r, 404, "template '%s' with tag '%s' not found", args.template.name, args.template.tag);
+	struct source from = source_find(r->api->config.index, r->team, &args.template);
+	if (!from.template && !from.snapshot) {
+		source_not_found(r, &args.template);
 		return;
 	}
 	struct quota_lease *lease;
-	if (quota_take(r->api->quota, r->team, 1, t->memory_mb, &lease, &err) < 0) {
+	if (quota_take(r->api->quota, r->team, 1, from.template ? from.template->memory_mb : from.snapshot->memory_mb, &lease, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}
-	struct msg_create m = {.template = t->id, .team = r->team, .timeout = args.timeout, .secure = args.secure,
-		.public_traffic = args.network.public_traffic, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
+	struct msg_create m = {.template = from.template ? from.template->id : from.snapshot->id, .team = r->team, .timeout = args.timeout,
+		.secure = args.secure, .public_traffic = args.network.public_traffic, .auto_pause = args.auto_pause, .auto_resume = args.auto_resume,
+		.auto_pause_memory = args.auto_pause_memory, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
 	msg_set(&m, create, request, str_of(r->id));
 	if (args.network.has_internet)
 		msg_set(&m, create, internet, args.network.internet);
@@ -96,16 +96,6 @@ static void done_empty(const struct node_answer *a, void *arg)
 		api_answer_empty(r);
 }
 
-static void connected(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail_call(r, a->err);
-	else
-		answer_access(r, 200);
-}
-
 static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t seconds, node_done_fn *done)
 {
 	struct error err = {0};
@@ -114,44 +104,135 @@ static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t s
 	api_wait(r, node_timeout(r->api->config.node, &m, done, r, &err), &err);
 }
 
-void handle_connect(struct api_request *r)
+void handle_pause(struct api_request *r)
 {
 	struct error err = {0};
-	int64_t seconds;
 	bool memory = true;
-	int e = decode_timeout(r->body, TIMEOUT_OF_CONNECT, r->api->config.options, &seconds, &err);
-	if (e >= 0)
-		e = field_bool(r->body, "memory", NULL, &memory, &err);
-	if (e >= 0 && !memory)
-		e = error_set(&err, -EOPNOTSUPP, 400, "memory: false is not supported: sandboxes keep their memory");
-	if (e < 0) {
+	if (field_bool(r->body, "memory", NULL, &memory, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}
-	const struct index_sandbox *s = api_sandbox(r, true);
+	const struct index_sandbox *s = api_sandbox(r, false);
 	if (!s)
 		return;
+	if (s->state == SANDBOX_PAUSED) {
+		api_failf(r, 409, "Error pausing sandbox - sandbox '%s' is already paused", r->sandbox);
+		return;
+	}
+	struct msg_pause m = {.sandbox = str_of(r->sandbox), .memory = memory};
+	msg_set(&m, pause, request, str_of(r->id));
+	api_wait(r, node_pause(r->api->config.node, &m, done_empty, r, &err), &err);
+}
+
+/* Connect and resume: what they were asked for, until the node has answered. */
+struct wake {
+	enum resume_mode mode;
+	int64_t seconds;
+	bool memory;
+	bool has_auto_pause, auto_pause;
+	char generation[33]; /* that the sandbox had before */
+};
+
+static void resumed(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	const struct wake *w = r->work;
+	r->call = NULL;
+	if (a->err) {
+		api_fail_call(r, a->err);
+		return;
+	}
+	/* 201 = it was resumed, by this call or another one meanwhile: each resume is a generation of its own. */
+	const struct index_sandbox *s = index_find(r->api->config.index, str_of(r->sandbox));
+	answer_access(r, s && str_is(s->generation, w->generation) ? 200 : 201);
+}
+
+/* Waits for what the node has under way with it, a pause or a snapshot. */
+static void resume(struct api_request *r, const struct index_sandbox *s)
+{
+	const struct wake *w = r->work;
+	struct error err = {0};
+	struct quota_lease *lease;
+	if (quota_take_resume(r->api->quota, s, &lease, &err) < 0) {
+		api_fail(r, &err);
+		return;
+	}
+	struct msg_resume m = {.sandbox = str_of(r->sandbox), .mode = w->mode, .timeout = w->seconds, .memory = w->memory};
+	if (w->has_auto_pause)
+		msg_set(&m, resume, auto_pause, w->auto_pause);
+	msg_set(&m, resume, request, str_of(r->id));
+	api_wait(r, quota_hold(lease, node_resume(r->api->config.node, &m, resumed, r, &err)), &err);
+}
+
+static int parse_wake(const json_t *body, enum timeout_rule rule, const struct options *o, struct wake *w, struct error *err)
+{
+	w->memory = true;
+	int e = decode_timeout(body, rule, o, &w->seconds, err);
+	return e < 0 ? e : field_bool(body, "memory", NULL, &w->memory, err);
+}
+
+/* What the body asks for, kept in r->work. NULL = answered. */
+static struct wake *new_wake(struct api_request *r, enum resume_mode mode)
+{
+	struct error err = {0};
+	struct wake *w = r->work = calloc(1, sizeof(*w));
+	int e = w ? parse_wake(r->body, mode == RESUME_CONNECT ? TIMEOUT_OF_CONNECT : TIMEOUT_OF_CREATE, r->api->config.options, w, &err) :
+		error_set(&err, -ENOMEM, 503, "the server is out of memory");
+	if (e >= 0 && mode == RESUME_EXPLICIT) {
+		e = field_bool(r->body, "autoPause", "auto_pause", &w->auto_pause, &err);
+		w->has_auto_pause = e > 0;
+	}
+	if (e < 0) {
+		api_fail(r, &err);
+		return NULL;
+	}
+	w->mode = mode;
+	return w;
+}
+
+/* A pause may have begun before the node heard of this: then it is waited for. */
+static void extended(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	const struct index_sandbox *s = index_find(r->api->config.index, str_of(r->sandbox));
+	r->call = NULL;
+	if (!a->err)
+		answer_access(r, 200);
+	else if (a->err->status == 409 && s && s->state != SANDBOX_KILLING)
+		resume(r, s);
+	else
+		api_fail_call(r, a->err);
+}
+
+void handle_connect(struct api_request *r)
+{
+	struct wake *w = new_wake(r, RESUME_CONNECT);
+	const struct index_sandbox *s = w ? api_sandbox(r, true) : NULL;
+	if (!s)
+		return;
+	snprintf(w->generation, sizeof(w->generation), "%.*s", STR_FMT(s->generation));
 	if (s->state == SANDBOX_KILLING)
 		api_failf(r, 409, "Sandbox \"%s\" is being killed", r->sandbox);
-	else if (index_is_paused(s))
-		api_failf(r, 501, "resuming a paused sandbox is not implemented by this server");
-	else if (!index_is_running(s))
-		api_sandbox_not_found(r);
-	else if (seconds == 0)
+	else if (index_is_running(s) && w->seconds == 0)
 		answer_access(r, 200); /* asks for no time: nothing changes */
+	else if (index_is_running(s))
+		set_timeout(r, TIMEOUT_CONNECT, w->seconds, extended);
+	else if (index_is_paused(s))
+		resume(r, s);
 	else
-		set_timeout(r, TIMEOUT_CONNECT, seconds, connected);
+		api_sandbox_not_found(r);
 }
 
 void handle_resume(struct api_request *r)
 {
-	const struct index_sandbox *s = api_sandbox(r, false);
+	struct wake *w = new_wake(r, RESUME_EXPLICIT);
+	const struct index_sandbox *s = w ? api_sandbox(r, false) : NULL;
 	if (!s)
 		return;
 	if (index_is_running(s))
 		api_failf(r, 409, "Sandbox %s is already running", r->sandbox);
 	else
-		api_failf(r, 501, "resuming a paused sandbox is not implemented by this server");
+		resume(r, s);
 }
 
 void handle_kill(struct api_request *r)

@@ -2,6 +2,7 @@
 #include "api/handlers.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
+#include "api/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "io/url.h"
@@ -161,7 +162,7 @@ static bool wanted(const struct index_sandbox *s, const struct list_query *q, st
 		return false;
 	if (q->has_started_after && s->started_at / NS_PER_US < q->started_after / NS_PER_US)
 		return false;
-	if (q->template_id[0] && !str_is(s->template_id, q->template_id))
+	if (q->template_id[0] && !str_is(s->template_id, q->template_id) && !str_is(s->origin, q->template_id))
 		return false;
 	return str_eq(s->team, team) && metadata_matches(s->metadata, (struct msg_map){buf_str(&q->metadata)});
 }
@@ -178,16 +179,16 @@ static size_t first_after(const struct sandbox_index *ix, const struct list_quer
 	if (!q->has_cursor)
 		return 0;
 	struct str id = str_of(q->cursor.id);
-	size_t p = index_position(ix, q->cursor.started_at, id);
+	size_t p = index_position(ix, q->cursor.at, id);
 	if (!q->ascending)
 		return index_count(ix) - p;
-	bool same = p < index_count(ix) && index_at(ix, p)->started_at == q->cursor.started_at && str_eq(index_at(ix, p)->id, id);
+	bool same = p < index_count(ix) && index_at(ix, p)->started_at == q->cursor.at && str_eq(index_at(ix, p)->id, id);
 	return p + same;
 }
 
 static void add_next_token(struct api_request *r, const struct index_sandbox *last, bool ascending)
 {
-	struct cursor c = {.started_at = last->started_at, .ascending = ascending};
+	struct cursor c = {.at = last->started_at, .ascending = ascending};
 	snprintf(c.id, sizeof(c.id), "%.*s", STR_FMT(last->id));
 	cleanup_buf struct buf token = BUF_INIT;
 	if (cursor_encode(&c, &token) < 0 || http_add_header(&r->headers, "X-Next-Token", buf_str(&token)) < 0)
@@ -239,10 +240,12 @@ static void handle(struct api_request *r, bool v2)
 	}
 	if (!api_index_ready(r))
 		return;
-	/* An alias means its template now; a reference to none stays as it is and matches nothing, or sandboxes of a template that is gone. */
-	const struct index_template *t = index_template_find(r->api->config.index, str_of(q.template_id));
-	if (t)
-		snprintf(q.template_id, sizeof(q.template_id), "%.*s", STR_FMT(t->id));
+	/* A name means its template or snapshot now; a reference to none stays as it is and matches nothing, or sandboxes of a template that is gone. */
+	struct template_reference reference = {0};
+	memcpy(reference.name, q.template_id, sizeof(reference.name));
+	struct source found = source_find(r->api->config.index, r->team, &reference);
+	if (found.template || found.snapshot)
+		snprintf(q.template_id, sizeof(q.template_id), "%.*s", STR_FMT(found.template ? found.template->id : found.snapshot->id));
 	list(r, &q, v2);
 }
 

@@ -14,7 +14,7 @@ struct node_call {
 	uint64_t request;
 	int64_t deadline; /* CLOCK_BOOTTIME */
 	uint16_t expects; /* message id of the answer; MSG_ID_ok where it brings nothing */
-	char killed[33];  /* id that leaves the index when the answer is ok */
+	char killed[33], deleted[33]; /* id of the sandbox, the snapshot that leaves the index when the answer is ok */
 	node_done_fn *done; /* NULL = cancelled: only the bookkeeping is left */
 	void *arg;
 	void (*ended)(void *arg); /* or NULL */
@@ -160,6 +160,8 @@ static void answer(struct node_client *nc, struct chan_message *m)
 		a.fd = steal_fd(&m->fds[0]);
 	} else if (m->header.type == MSG_ID_ok && c->killed[0]) {
 		index_killed(nc->index, str_of(c->killed));
+	} else if (m->header.type == MSG_ID_ok && c->deleted[0]) {
+		index_snapshot_deleted(nc->index, str_of(c->deleted));
 	}
 	finish(c, &a);
 }
@@ -174,6 +176,10 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 	case MSG_ID_template:
 		if (index_put_template(nc->index, &m->body->template) < 0)
 			log_error("no memory for template %.*s in the index", STR_FMT(m->body->template.id));
+		break;
+	case MSG_ID_snapshot:
+		if (index_put_snapshot(nc->index, &m->body->snapshot) < 0)
+			log_error("no memory for snapshot %.*s in the index", STR_FMT(m->body->snapshot.id));
 		break;
 	case MSG_ID_synced:
 		/* Of the newest subscription; a node need not name it. */
@@ -304,6 +310,11 @@ struct node_call *node_timeout(struct node_client *nc, const struct msg_timeout 
 	return call(nc, MSG_ID_timeout, m, MSG_ID_sandbox, done, arg, err);
 }
 
+struct node_call *node_pause(struct node_client *nc, const struct msg_pause *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_pause, m, MSG_ID_ok, done, arg, err);
+}
+
 struct node_call *node_resume(struct node_client *nc, const struct msg_resume *m, node_done_fn *done, void *arg, struct error *err)
 {
 	return call(nc, MSG_ID_resume, m, MSG_ID_sandbox, done, arg, err);
@@ -312,6 +323,29 @@ struct node_call *node_resume(struct node_client *nc, const struct msg_resume *m
 struct node_call *node_network(struct node_client *nc, const struct msg_network *m, node_done_fn *done, void *arg, struct error *err)
 {
 	return call(nc, MSG_ID_network, m, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_snapshot(struct node_client *nc, const struct msg_make_snapshot *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_make_snapshot, m, MSG_ID_snapshot, done, arg, err);
+}
+
+struct node_call *node_delete_snapshot(struct node_client *nc, const struct msg_delete_snapshot *m, node_done_fn *done, void *arg, struct error *err)
+{
+	struct node_call *c = call(nc, MSG_ID_delete_snapshot, m, MSG_ID_ok, done, arg, err);
+	if (c)
+		memcpy(c->deleted, m->snapshot.p, MIN(m->snapshot.n, sizeof(c->deleted) - 1));
+	return c;
+}
+
+struct node_call *node_fork(struct node_client *nc, const struct msg_fork *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_fork, m, MSG_ID_forked, done, arg, err);
+}
+
+struct node_call *node_rollback(struct node_client *nc, const struct msg_rollback *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_rollback, m, MSG_ID_sandbox, done, arg, err);
 }
 
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err)

@@ -22,7 +22,7 @@ struct node_call;
 /* What a call ended with. */
 struct node_answer {
 	const struct error *err;   /* NULL = it worked; else status, message and retry_after are for the client */
-	const union msg_any *body; /* `sandbox` of create, timeout and resume, `stream` of open; the index holds the sandbox's new state already. NULL with err */
+	const union msg_any *body; /* `sandbox` of create, timeout, resume, rollback, `snapshot`, `forked`, `stream` of open; the index holds the new state already. NULL with err */
 	int fd;                    /* open: the connected non-blocking socket; owned by the callback. Else -1 */
 };
 typedef void node_done_fn(const struct node_answer *a, void *arg);
@@ -42,9 +42,13 @@ bool node_client_connected(const struct node_client *nc);
 struct node_call *node_create(struct node_client *nc, const struct msg_create *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_kill(struct node_client *nc, const struct msg_kill *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_timeout(struct node_client *nc, const struct msg_timeout *m, node_done_fn *done, void *arg, struct error *err);
-/* The answer's body is `sandbox`, running. Errors: 404, 409 while another transition goes on, 429 and 503 without room. */
+struct node_call *node_pause(struct node_client *nc, const struct msg_pause *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_resume(struct node_client *nc, const struct msg_resume *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_network(struct node_client *nc, const struct msg_network *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_snapshot(struct node_client *nc, const struct msg_make_snapshot *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_delete_snapshot(struct node_client *nc, const struct msg_delete_snapshot *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_fork(struct node_client *nc, const struct msg_fork *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_rollback(struct node_client *nc, const struct msg_rollback *m, node_done_fn *done, void *arg, struct error *err);
 /* A connection to a port inside the sandbox. Errors: 502 with code -ECONNREFUSED (nothing listens) or -ETIMEDOUT; 404 no such sandbox. */
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err);
 /* A page of the log of a running sandbox: the answer's body is `log_page`, whose entries are what its init said. */

@@ -24,6 +24,11 @@ static void add_tokens(struct out *o, const struct index_sandbox *s, const struc
 		out_str(o, "domain", buf_str(&domain));
 	if (s->launch.n)
 		out_str(o, "launch", s->launch);
+	/* What came of the memory, where a client could expect it (design.md §7). */
+	if (s->resumed_from.n)
+		out_str(o, "resumedFrom", s->resumed_from);
+	if (s->origin.n)
+		out_bool(o, "memory", false);
 }
 
 static void add_state(struct out *o, const struct index_sandbox *s)
@@ -43,9 +48,9 @@ static void add_state(struct out *o, const struct index_sandbox *s)
 	out_close(o, '}');
 }
 
-void sandbox_access(struct out *o, const struct index_sandbox *s, const struct options *options)
+void sandbox_access(struct out *o, const char *key, const struct index_sandbox *s, const struct options *options)
 {
-	out_open(o, NULL, '{');
+	out_open(o, key, '{');
 	add_identity(o, s);
 	add_tokens(o, s, options);
 	out_close(o, '}');

@@ -6,8 +6,8 @@
 #include "api/out.h"
 #include "config/options.h"
 
-/* "Sandbox": the answer of create and connect, with the tokens. */
-void sandbox_access(struct out *o, const struct index_sandbox *s, const struct options *options);
+/* "Sandbox": the answer of create, connect, resume and fork, with the tokens. `key` as of out_open(). */
+void sandbox_access(struct out *o, const char *key, const struct index_sandbox *s, const struct options *options);
 /* "ListedSandbox". */
 void sandbox_listed(struct out *o, const struct index_sandbox *s);
 /* "SandboxDetail", with the tokens. */

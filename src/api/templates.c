@@ -1,26 +1,29 @@
 #include "api/decode.h"
 #include "api/handlers.h"
 #include "api/request.h"
+#include "api/snapshots.h"
 #include "base/cleanup.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-/* The union of E2B's Template and Cube's TemplateSummary. Templates of this machine serve every team. `spawnCount` counts the team's sandboxes that are alive. */
-static void add_template(struct out *o, const struct api_request *r, const struct index_template *t)
+/* The union of E2B's Template and Cube's TemplateSummary. Templates of this machine serve every team, a snapshot its own. `spawnCount` counts the team's sandboxes
+ * that are alive. */
+static void add_template(struct out *o, const struct api_request *r, const struct index_template *t, bool public)
 {
 	const struct sandbox_index *ix = r->api->config.index;
 	size_t alive = 0;
 	int64_t last = 0;
 	for (size_t i = 0; i < index_count(ix); i++) {
 		const struct index_sandbox *s = index_at(ix, i);
-		if (str_eq(s->template_id, t->id) && str_eq(s->team, r->team)) {
+		if ((str_eq(s->template_id, t->id) || str_eq(s->origin, t->id)) && str_eq(s->team, r->team)) {
 			alive++;
 			last = s->started_at; /* ascending */
 		}
 	}
 	out_str(o, "templateID", t->id);
 	out_str(o, "buildID", t->build_id);
-	out_bool(o, "public", true);
+	out_bool(o, "public", public);
 	static const char *const lists[] = {"aliases", "names"};
 	for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
 		out_open(o, lists[i], '[');
@@ -73,42 +76,59 @@ void handle_templates(struct api_request *r)
 	out_open(&o, NULL, '[');
 	for (size_t i = 0; i < n; i++) {
 		out_open(&o, NULL, '{');
-		add_template(&o, r, sorted[i]);
+		add_template(&o, r, sorted[i], true);
 		out_close(&o, '}');
 	}
 	out_close(&o, ']');
 	api_answer(r, 200, &body);
 }
 
-/* The template that the first parameter refers to; NULL = answered. */
-static const struct index_template *find(struct api_request *r)
+/* What the first parameter refers to; false = answered. */
+static bool find(struct api_request *r, struct source *ret)
 {
 	struct template_reference reference;
 	struct error err = {0};
 	if (decode_template_reference(r->match.params[0], &reference, &err) < 0) {
 		api_fail(r, &err);
-		return NULL;
+		return false;
 	}
 	if (!api_index_ready(r))
-		return NULL;
-	const struct index_template *t =
-		reference.tag[0] ? NULL : index_template_find(r->api->config.index, str_of(reference.name));
-	if (!t && reference.tag[0])
-		api_failf(r, 404, "template '%s' with tag '%s' not found", reference.name, reference.tag);
-	else if (!t)
-		api_failf(r, 404, "template '%s' not found", reference.name);
-	return t;
+		return false;
+	*ret = source_find(r->api->config.index, r->team, &reference);
+	if (ret->template || ret->snapshot)
+		return true;
+	source_not_found(r, &reference);
+	return false;
+}
+
+enum { BUILD_ID = 36 };
+
+/* A snapshot as the template that it can be used as; clients want a build with a UUID, so one follows from its id. */
+static struct index_template template_of(const struct index_snapshot *s, char build_id[BUILD_ID + 1])
+{
+	char hash[65];
+	key_hash(s->id, hash);
+	snprintf(build_id, BUILD_ID + 1, "%.8s-%.4s-8%.3s-8%.3s-%.12s", hash, hash + 8, hash + 12, hash + 15, hash + 18);
+	return (struct index_template){.id = s->id, .alias = s->name, .build_id = str_of(build_id), .created_at = s->created_at, .cpu_count = s->cpu_count,
+		.memory_mb = s->memory_mb, .disk_mb = s->disk_mb, .size = s->size};
 }
 
 void handle_template(struct api_request *r)
 {
-	const struct index_template *t = find(r);
-	if (!t)
+	struct source found;
+	struct index_template copy;
+	char build_id[BUILD_ID + 1];
+	if (!find(r, &found))
 		return;
+	const struct index_template *t = found.template;
+	if (!t) {
+		copy = template_of(found.snapshot, build_id);
+		t = &copy;
+	}
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	out_open(&o, NULL, '{');
-	add_template(&o, r, t);
+	add_template(&o, r, t, found.template);
 	out_open(&o, "builds", '[');
 	out_open(&o, NULL, '{');
 	out_str(&o, "buildID", t->build_id);
@@ -128,14 +148,14 @@ void handle_template(struct api_request *r)
 
 void handle_template_alias(struct api_request *r)
 {
-	const struct index_template *t = find(r);
-	if (!t)
+	struct source found;
+	if (!find(r, &found))
 		return;
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	out_open(&o, NULL, '{');
-	out_str(&o, "templateID", t->id);
-	out_bool(&o, "public", true);
+	out_str(&o, "templateID", found.template ? found.template->id : found.snapshot->id);
+	out_bool(&o, "public", found.template);
 	out_close(&o, '}');
 	api_answer(r, 200, &body);
 }

@@ -159,7 +159,7 @@ enum {
 	F(snapshot, 10, U64, size, 0, REQUIRED)      /* bytes of its own image on disk */                    \
 	F(snapshot, 11, BOOL, gone, 0, OPTIONAL)     /* deleted */
 #define MSG_FIELDS_forked(F)                                                                                 \
-	F(forked, 1, LIST, results, 49152, REQUIRED) /* each a list: id, or "", HTTP status in decimal, message */
+	F(forked, 1, LIST, results, 49152, REQUIRED) /* each a list: id, or "", HTTP status in decimal, message. After the events of its sandboxes */
 #define MSG_FIELDS_metrics_page(F)                                                                           \
 	F(metrics_page, 1, STR, samples, 57344, REQUIRED) /* struct metrics_sample (node/metrics.h), one behind the other */ \
 	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* ask again: one sandbox, from behind the last sample; all, `after` the last sandbox */

@@ -180,6 +180,13 @@ static void reload_templates(struct node *n, struct request *r)
 		request_answer(r, MSG_ID_ok, NULL, -1);
 }
 
+static void not_served(struct request *r, uint16_t type)
+{
+	struct error err = {0};
+	error_set(&err, -ENOSYS, 501, "%s is not implemented by this node", msg_type(type)->name);
+	request_fail(r, &err);
+}
+
 static struct str request_text(const struct chan_message *m)
 {
 	const union msg_any *any = m->body;
@@ -218,6 +225,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		node_log(n, r, &m->body->logs);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
+	else if (m->header.type != MSG_ID_hello && m->header.request)
+		not_served(r, m->header.type);
 	else
 		request_free(r); /* hello, and answers to nothing that was asked */
 }

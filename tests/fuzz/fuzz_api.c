@@ -58,11 +58,11 @@ static void cursor(struct str s)
 		return;
 	}
 	/* Ours are of times since 1970 that int64 holds. */
-	if (c.started_at < 0 || c.started_at == INT64_MAX)
+	if (c.at < 0 || c.at == INT64_MAX)
 		return;
 	cleanup_buf struct buf text = BUF_INIT;
 	hold(cursor_encode(&c, &text) == 0 && cursor_decode(buf_str(&text), &again, NULL) == 0);
-	hold(c.started_at == again.started_at && !strcmp(c.id, again.id) && c.ascending == again.ascending);
+	hold(c.at == again.at && !strcmp(c.id, again.id) && c.ascending == again.ascending);
 }
 
 static void path(struct str s)

@@ -1,5 +1,6 @@
 #include "api_world.h"
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -32,8 +33,12 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 {
 	struct msg_sandbox m = {.id = str_of(s->id), .state = s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
 		.started_at = s->started_at, .end_at = s->end_at, .cpu_count = 2, .memory_mb = 512, .disk_mb = 10240,
-		.metadata = {buf_str(&s->metadata)}, .generation = STR("00112233445566778899aabbccddeeff"), .isolation = STR("namespace"),
-		.sequence = w->sequence};
+		.metadata = {buf_str(&s->metadata)}, .isolation = STR("namespace"), .auto_pause = s->auto_pause, .auto_resume = s->auto_resume,
+		.auto_pause_memory = s->auto_pause_memory, .sequence = w->sequence};
+	/* The encoder copies it before the next one is written. */
+	static char generation[33];
+	snprintf(generation, sizeof(generation), "%032x", s->generation);
+	m.generation = str_of(generation);
 	msg_set(&m, sandbox, alias, STR("base"));
 	msg_set(&m, sandbox, launch, STR("warm"));
 	if (s->envd_token[0])
@@ -42,6 +47,10 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 		msg_set(&m, sandbox, traffic_token, str_of(s->traffic_token));
 	if (s->reason && s->state == SANDBOX_KILLING)
 		msg_set(&m, sandbox, reason, str_of(s->reason));
+	if (s->resumed_from)
+		msg_set(&m, sandbox, resumed_from, str_of(s->resumed_from));
+	if (s->origin[0])
+		msg_set(&m, sandbox, origin, str_of(s->origin));
 	if (s->internet >= 0)
 		msg_set(&m, sandbox, internet, s->internet > 0);
 	if (buf_len(&s->allow_out))
@@ -93,6 +102,23 @@ void world_end(struct world *w, const char *id, const char *reason, const char *
 	world_turn(w);
 }
 
+static struct msg_snapshot snapshot_of(const struct fake_snapshot *s)
+{
+	struct msg_snapshot m = {.id = str_of(s->id), .team = str_of(s->team), .sandbox = str_of(s->sandbox), .template_id = STR("tmplbase000000000000"),
+		.created_at = s->created_at, .cpu_count = 2, .memory_mb = 512, .disk_mb = 10240, .size = 8192};
+	if (s->name[0])
+		msg_set(&m, snapshot, name, str_of(s->name));
+	if (!s->alive)
+		msg_set(&m, snapshot, gone, true);
+	return m;
+}
+
+static void tell_snapshot(struct world *w, const struct fake_snapshot *s, uint64_t request)
+{
+	struct msg_snapshot m = snapshot_of(s);
+	assert_int_equal(chan_send(w->node, MSG_ID_snapshot, &m, request, NULL, 0, NULL), 0);
+}
+
 /* Snapshots are sent as events are, or as answers to the subscription: both are allowed. */
 static void subscribe(struct world *w, uint64_t request)
 {
@@ -103,6 +129,9 @@ static void subscribe(struct world *w, uint64_t request)
 	for (size_t i = 0; i < w->n_sandboxes; i++)
 		if (w->sandboxes[i].alive)
 			tell(w, &w->sandboxes[i], request);
+	for (size_t i = 0; i < w->n_snapshots; i++)
+		if (w->snapshots[i].alive)
+			tell_snapshot(w, &w->snapshots[i], request);
 	struct msg_synced m = {.sequence = w->sequence};
 	chan_send(w->node, MSG_ID_synced, &m, request, NULL, 0, NULL);
 }
@@ -118,7 +147,10 @@ static void create(struct world *w, const struct msg_create *m, uint64_t request
 {
 	assert_true(w->n_sandboxes < WORLD_SANDBOXES);
 	struct fake_sandbox *s = &w->sandboxes[w->n_sandboxes++];
-	*s = (struct fake_sandbox){.alive = true, .state = SANDBOX_RUNNING, .started_at = clock_realtime(), .internet = -1};
+	*s = (struct fake_sandbox){.alive = true, .state = SANDBOX_RUNNING, .started_at = clock_realtime(), .internet = -1, .generation = 1,
+		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory};
+	if (str_starts(m->template, STR("snap-")))
+		snprintf(s->origin, sizeof(s->origin), "%.*s", STR_FMT(m->template));
 	s->end_at = m->timeout < 0 ? INT64_MAX : s->started_at + m->timeout * NS_PER_S;
 	snprintf(s->id, sizeof(s->id), "i%020zu", w->n_sandboxes);
 	snprintf(s->team, sizeof(s->team), "%.*s", STR_FMT(m->team));
@@ -203,6 +235,182 @@ static void kill_sandbox(struct world *w, const struct msg_kill *m, uint64_t req
 		end_sandbox(w, s, "killed", NULL, clock_realtime());
 }
 
+static void ok(struct world *w, uint64_t request)
+{
+	chan_send(w->node, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
+}
+
+static void finish_pause(struct world *w, struct fake_sandbox *s)
+{
+	s->state = SANDBOX_PAUSED;
+	s->end_at = clock_realtime();
+	world_event(w, s);
+}
+
+static void wait_for_pause(struct world *w, struct fake_sandbox *s, uint64_t request, bool resume)
+{
+	assert_true(w->n_waiting < WORLD_WAITING);
+	w->waiting[w->n_waiting].request = request;
+	w->waiting[w->n_waiting].resume = resume;
+	memcpy(w->waiting[w->n_waiting++].id, s->id, sizeof(s->id));
+}
+
+static void pause_sandbox(struct world *w, const struct msg_pause *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	w->last_pause_memory = m->memory;
+	if (!s) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+	} else if (s->state == SANDBOX_PAUSED) {
+		refuse(w, request, -EALREADY, 409, "it is paused");
+	} else if (w->slow) {
+		if (s->state == SANDBOX_RUNNING) {
+			s->state = SANDBOX_PAUSING;
+			s->memory_kept = m->memory;
+			world_event(w, s);
+		}
+		wait_for_pause(w, s, request, false);
+	} else {
+		s->memory_kept = m->memory;
+		finish_pause(w, s);
+		ok(w, request);
+	}
+}
+
+/* The node's rules of design.md §6, as far as a client sees them. */
+static void resume_now(struct world *w, struct fake_sandbox *s, uint64_t request)
+{
+	int64_t seconds = w->last_resume.timeout ? w->last_resume.timeout : 300, end = seconds < 0 ? INT64_MAX : clock_realtime() + seconds * NS_PER_S;
+	if (s->state == SANDBOX_PAUSED) {
+		s->state = SANDBOX_RUNNING;
+		s->generation++;
+		s->started_at = clock_realtime();
+		s->end_at = end;
+		s->resumed_from = s->memory_kept && w->last_resume.memory ? "memory" : "disk";
+	} else if (w->last_resume.timeout && end > s->end_at) {
+		s->end_at = end;
+	}
+	if (msg_has(&w->last_resume, resume, auto_pause))
+		s->auto_pause = w->last_resume.auto_pause;
+	tell_both(w, s, request);
+}
+
+static void resume_sandbox(struct world *w, const struct msg_resume *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	w->last_resume = *m;
+	if (!s)
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+	else if (s->state == SANDBOX_RUNNING && m->mode == RESUME_EXPLICIT)
+		refuse(w, request, -EALREADY, 409, "it runs");
+	else if (s->state == SANDBOX_PAUSING)
+		wait_for_pause(w, s, request, true);
+	else
+		resume_now(w, s, request);
+}
+
+void world_settle(struct world *w)
+{
+	w->slow = false;
+	for (size_t i = 0; i < w->n_sandboxes; i++)
+		if (w->sandboxes[i].alive && w->sandboxes[i].state == SANDBOX_PAUSING)
+			finish_pause(w, &w->sandboxes[i]);
+	for (size_t i = 0; i < w->n_waiting; i++) {
+		if (w->waiting[i].resume)
+			resume_now(w, world_find(w, w->waiting[i].id), w->waiting[i].request);
+		else
+			ok(w, w->waiting[i].request);
+	}
+	w->n_waiting = 0;
+	world_turn(w);
+}
+
+static void make_snapshot(struct world *w, const struct msg_make_snapshot *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	if (!s) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+		return;
+	}
+	assert_true(w->n_snapshots < WORLD_SNAPSHOTS);
+	struct fake_snapshot *t = &w->snapshots[w->n_snapshots++];
+	*t = (struct fake_snapshot){.alive = true, .created_at = 1000 * NS_PER_S + (int64_t)w->n_snapshots};
+	snprintf(t->id, sizeof(t->id), "snap-%020zu", w->n_snapshots);
+	memcpy(t->team, s->team, sizeof(t->team));
+	memcpy(t->sandbox, s->id, sizeof(t->sandbox));
+	if (msg_has(m, make_snapshot, name))
+		snprintf(t->name, sizeof(t->name), "%.*s", STR_FMT(m->name));
+	if (!w->answer_first)
+		tell_snapshot(w, t, 0);
+	tell_snapshot(w, t, request);
+}
+
+static struct fake_snapshot *find_snapshot(struct world *w, struct str id)
+{
+	for (size_t i = 0; i < w->n_snapshots; i++)
+		if (w->snapshots[i].alive && str_is(id, w->snapshots[i].id))
+			return &w->snapshots[i];
+	return NULL;
+}
+
+static void delete_snapshot(struct world *w, const struct msg_delete_snapshot *m, uint64_t request)
+{
+	struct fake_snapshot *t = find_snapshot(w, m->snapshot);
+	if (!t) {
+		refuse(w, request, -ENOENT, 404, "no such snapshot");
+		return;
+	}
+	t->alive = false;
+	if (!w->answer_first)
+		tell_snapshot(w, t, 0);
+	ok(w, request);
+	if (w->answer_first)
+		tell_snapshot(w, t, 0);
+}
+
+static void fork_sandbox(struct world *w, const struct msg_fork *m, uint64_t request)
+{
+	struct fake_sandbox *parent = find(w, m->sandbox);
+	cleanup_buf struct buf results = BUF_INIT;
+	w->last_fork = *m;
+	if (!parent) {
+		refuse(w, request, -ENOENT, 404, "no such sandbox");
+		return;
+	}
+	for (uint64_t i = 0; i < m->count; i++) {
+		cleanup_buf struct buf item = BUF_INIT;
+		if (w->forks_fail) {
+			w->forks_fail--;
+			msg_list_add(&item, STR(""));
+			msg_list_add(&item, STR("507"));
+			msg_list_add(&item, STR("the disk is full"));
+		} else {
+			struct fake_sandbox *s = &w->sandboxes[w->n_sandboxes++];
+			*s = *parent;
+			s->metadata = BUF_INIT;
+			snprintf(s->id, sizeof(s->id), "i%020zu", w->n_sandboxes);
+			memcpy(s->origin, parent->id, sizeof(s->origin));
+			world_event(w, s);
+			msg_list_add(&item, str_of(s->id));
+			msg_list_add(&item, STR("201"));
+			msg_list_add(&item, STR(""));
+		}
+		msg_list_add(&results, buf_str(&item));
+	}
+	chan_send(w->node, MSG_ID_forked, &(struct msg_forked){.results = {buf_str(&results)}}, request, NULL, 0, NULL);
+}
+
+static void roll_back(struct world *w, const struct msg_rollback *m, uint64_t request)
+{
+	struct fake_sandbox *s = find(w, m->sandbox);
+	if (!s || !find_snapshot(w, m->snapshot)) {
+		refuse(w, request, -ENOENT, 404, s ? "no such snapshot" : "no such sandbox");
+		return;
+	}
+	s->generation++;
+	tell_both(w, s, request);
+}
+
 static void on_message(struct chan *c, struct chan_message *m, void *arg)
 {
 	struct world *w = arg;
@@ -232,6 +440,18 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		set_timeout(w, &m->body->timeout, request);
 	} else if (m->header.type == MSG_ID_network) {
 		set_network(w, &m->body->network, request);
+	} else if (m->header.type == MSG_ID_pause) {
+		pause_sandbox(w, &m->body->pause, request);
+	} else if (m->header.type == MSG_ID_resume) {
+		resume_sandbox(w, &m->body->resume, request);
+	} else if (m->header.type == MSG_ID_make_snapshot) {
+		make_snapshot(w, &m->body->make_snapshot, request);
+	} else if (m->header.type == MSG_ID_delete_snapshot) {
+		delete_snapshot(w, &m->body->delete_snapshot, request);
+	} else if (m->header.type == MSG_ID_fork) {
+		fork_sandbox(w, &m->body->fork, request);
+	} else if (m->header.type == MSG_ID_rollback) {
+		roll_back(w, &m->body->rollback, request);
 	} else if (m->header.type == MSG_ID_logs) {
 		struct msg_log_page page = {.entries = str_of(w->log ? w->log : ""), .next = m->body->logs.after + 1, .more = w->log_endless};
 		w->log_reads++;

@@ -8,7 +8,7 @@
 #include "io/chan.h"
 #include "io/json.h"
 
-enum { WORLD_SANDBOXES = 256 };
+enum { WORLD_SANDBOXES = 256, WORLD_SNAPSHOTS = 16, WORLD_WAITING = 32 };
 
 struct fake_sandbox {
 	char id[33];
@@ -19,6 +19,16 @@ struct fake_sandbox {
 	struct buf metadata, allow_out, deny_out;
 	int internet; /* -1 = not given */
 	const char *reason; /* with which it is being killed; NULL = none is told */
+	unsigned generation;
+	bool auto_pause, auto_resume, auto_pause_memory, memory_kept;
+	const char *resumed_from; /* NULL = never */
+	char origin[33];
+};
+
+struct fake_snapshot {
+	char id[33], team[33], sandbox[33], name[257];
+	int64_t created_at;
+	bool alive;
 };
 
 struct world {
@@ -45,7 +55,20 @@ struct world {
 	uint64_t silent_request;
 	bool hold;            /* creates are done, but answered only by world_release() */
 	uint64_t held[WORLD_SANDBOXES]; /* request of each sandbox's create */
+	struct fake_snapshot snapshots[WORLD_SNAPSHOTS];
+	size_t n_snapshots;
+	bool slow;            /* pauses stay under way until world_settle(); pauses and resumes meanwhile wait for it */
+	struct {
+		uint64_t request;
+		char id[33];
+		bool resume;
+	} waiting[WORLD_WAITING];
+	size_t n_waiting;
+	unsigned forks_fail;  /* so many children of the next fork come to nothing */
 	unsigned calls, reloads;
+	struct msg_resume last_resume; /* without its views */
+	struct msg_fork last_fork;
+	bool last_pause_memory;
 	struct msg_timeout last_timeout;
 	struct buf last_envs;
 	int64_t last_create_timeout;
@@ -69,6 +92,8 @@ void world_lose_node(struct world *w);
 void world_end(struct world *w, const char *id, const char *reason, const char *detail, int64_t at);
 /* An event with the sandbox's present state. */
 void world_event(struct world *w, struct fake_sandbox *s);
+/* Ends the pauses that are under way; then what waited for that. */
+void world_settle(struct world *w);
 /* Answers held creates, the newest first. */
 void world_release(struct world *w);
 struct fake_sandbox *world_find(struct world *w, const char *id);
