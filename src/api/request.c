@@ -23,7 +23,7 @@ static void request_free(struct api_request *r)
 /* One line a request. `why` is an error's message, or empty. */
 static void log_end(struct api_request *r, int status, const char *why)
 {
-	struct log_ids ids = {.request = str_of(r->id), .sandbox = str_of(r->sandbox)};
+	struct log_ids ids = {.request = str_of(r->id), .team = r->team, .sandbox = str_of(r->sandbox)};
 	const struct route *route = r->match.route;
 	/* Without its client the head is gone: the route's pattern stands for the path. */
 	struct str method = r->http ? r->http->head->method : str_of(route ? route->method : "?");

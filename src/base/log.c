@@ -76,6 +76,14 @@ int json_quote(struct buf *to, struct str s)
 	return to->failed ? -ENOMEM : 0;
 }
 
+static void add_id(struct buf *line, const char *name, struct str id)
+{
+	if (!id.n)
+		return;
+	buf_addf(line, ",\"%s\":", name);
+	json_quote(line, id);
+}
+
 void log_write(enum log_level level, const struct log_ids *ids, const char *fmt, ...)
 {
 	if (level < logger.lowest)
@@ -92,13 +100,10 @@ void log_write(enum log_level level, const struct log_ids *ids, const char *fmt,
 	buf_addf(&line, "{\"time\":\"%s\",\"level\":\"%s\",\"process\":\"%s\",\"message\":", rfc3339_format(time, clock_realtime()),
 		level_names[level], logger.process);
 	json_quote(&line, str_of(message));
-	if (ids && ids->request.n) {
-		buf_add_c(&line, ",\"request\":");
-		json_quote(&line, ids->request);
-	}
-	if (ids && ids->sandbox.n) {
-		buf_add_c(&line, ",\"sandbox\":");
-		json_quote(&line, ids->sandbox);
+	if (ids) {
+		add_id(&line, "request", ids->request);
+		add_id(&line, "team", ids->team);
+		add_id(&line, "sandbox", ids->sandbox);
 	}
 	buf_add_c(&line, "}\n");
 	ssize_t ignored = line.failed ? 0 : write(logger.fd, line.data + line.start, buf_len(&line));

@@ -1,4 +1,4 @@
-/* JSON-lines logging, one object a line: time, level, process, message, and request and sandbox ids where known. */
+/* JSON-lines logging, one object a line: time, level, process, message, and ids of request, team and sandbox where known. */
 #ifndef CUBICLE_BASE_LOG_H
 #define CUBICLE_BASE_LOG_H
 
@@ -8,6 +8,7 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 struct log_ids {
 	struct str request; /* empty when there is none */
+	struct str team;
 	struct str sandbox;
 };
 
