@@ -37,6 +37,10 @@ void handle_list_v2(struct api_request *r);
 void handle_logs(struct api_request *r);
 void handle_logs_v2(struct api_request *r);
 
+/* metrics.c */
+void handle_metrics(struct api_request *r);
+void handle_metrics_of_several(struct api_request *r);
+
 /* templates.c */
 void handle_templates(struct api_request *r);
 void handle_template(struct api_request *r);

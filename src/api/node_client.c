@@ -359,6 +359,11 @@ struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, no
 	return call(nc, MSG_ID_logs, m, MSG_ID_log_page, done, arg, err);
 }
 
+struct node_call *node_metrics(struct node_client *nc, const struct msg_metrics *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_metrics, m, MSG_ID_metrics_page, done, arg, err);
+}
+
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
 {
 	struct msg_reload_templates m = {0};

@@ -53,6 +53,8 @@ struct node_call *node_rollback(struct node_client *nc, const struct msg_rollbac
 struct node_call *node_open(struct node_client *nc, struct str sandbox, uint16_t port, node_done_fn *done, void *arg, struct error *err);
 /* A page of the log of a running sandbox: the answer's body is `log_page`, whose entries are what its init said. */
 struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, node_done_fn *done, void *arg, struct error *err);
+/* What sandboxes used: the answer's body is `metrics_page`. */
+struct node_call *node_metrics(struct node_client *nc, const struct msg_metrics *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
 
 /* ended(arg) is called once when the call is over, however it ends and also after node_call_cancel(); before done(). One at a time; NULL takes it off. */

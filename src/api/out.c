@@ -36,6 +36,12 @@ void out_int(struct out *o, const char *key, int64_t value)
 	buf_addf(o->to, "%lld", (long long)value);
 }
 
+void out_hundredths(struct out *o, const char *key, uint64_t value)
+{
+	lead(o, key);
+	buf_addf(o->to, "%llu.%02llu", (unsigned long long)value / 100, (unsigned long long)value % 100);
+}
+
 void out_bool(struct out *o, const char *key, bool value)
 {
 	lead(o, key);

@@ -16,6 +16,8 @@ void out_open(struct out *o, const char *key, char bracket); /* '{' or '[' */
 void out_close(struct out *o, char bracket);                 /* '}' or ']' */
 void out_str(struct out *o, const char *key, struct str value);
 void out_int(struct out *o, const char *key, int64_t value);
+/* Hundredths: 1234 is 12.34. */
+void out_hundredths(struct out *o, const char *key, uint64_t value);
 void out_bool(struct out *o, const char *key, bool value);
 void out_null(struct out *o, const char *key);
 /* A member whose name comes from a client. */

@@ -47,6 +47,12 @@ static const struct flag logs_flags[] = {
 	{0},
 };
 
+static const struct flag metrics_flags[] = {
+	{"follow", 'f', FLAG_SWITCH, NULL, "Go on until the sandbox ends.", 0, 0},
+	{"all", 0, FLAG_SWITCH, NULL, "All that is kept, up to 24 hours, not only the newest minute.", 0, 0},
+	{0},
+};
+
 static const struct flag kill_flags[] = {
 	{"all", 0, FLAG_SWITCH, NULL, "Every sandbox.", 0, 0},
 	{0},
@@ -90,6 +96,9 @@ const struct command commands[] = {
 	{"sandbox shell", "SANDBOX", "Open a login shell in a sandbox.", NULL, shell_flags, 1, 1, REST_NONE, EXIT_CUBICLE, cmd_sandbox_shell},
 	{"sandbox logs", "SANDBOX", "Show what happened in a sandbox: commands, and what its services write.",
 		"With --json a line for each entry. The newest 256 KiB are kept, as long as the sandbox lives.", logs_flags, 1, 1, REST_NONE, 0, cmd_sandbox_logs},
+	{"sandbox metrics", "SANDBOX", "Show what a sandbox uses: CPU, memory, disk, every five seconds.",
+		"CPU in percent of all its processors. With --json a line for each sample. Of what is older than a quarter of an hour a sample for two minutes is kept.", metrics_flags, 1, 1, REST_NONE, 0,
+		cmd_sandbox_metrics},
 	{"sandbox kill", "SANDBOX...", "End sandboxes: every process is dead when this returns.", NULL, kill_flags, 0, CLI_MAX_WORDS, REST_NONE, 0,
 		cmd_sandbox_kill},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},

@@ -13,6 +13,9 @@ int cmd_sandbox_kill(struct cli *c);
 /* commands_logs.c */
 int cmd_sandbox_logs(struct cli *c);
 
+/* commands_metrics.c */
+int cmd_sandbox_metrics(struct cli *c);
+
 /* commands_run.c */
 int cmd_run(struct cli *c);
 int cmd_sandbox_exec(struct cli *c);

@@ -107,10 +107,10 @@ enum {
 	F(network, 4, BOOL, internet, 0, OPTIONAL)   /* allow_internet_access as given */                    \
 	F(network, 5, STR, request, 64, OPTIONAL)
 #define MSG_FIELDS_metrics(F)                /* answered by `metrics_page` */                                \
-	F(metrics, 1, STR, sandbox, 32, OPTIONAL)    /* absent: the newest sample of every sandbox, by pages */ \
-	F(metrics, 2, I64, start, 0, REQUIRED)       /* ns, CLOCK_REALTIME, inclusive */                     \
-	F(metrics, 3, I64, end, 0, REQUIRED)                                                                 \
-	F(metrics, 4, STR, after, 32, OPTIONAL)      /* go on behind this sandbox */
+	F(metrics, 1, STR, sandbox, 32, OPTIONAL)                                                            \
+	F(metrics, 2, I64, start, 0, OPTIONAL)       /* with a sandbox; ns, CLOCK_REALTIME, inclusive */     \
+	F(metrics, 3, I64, end, 0, OPTIONAL)                                                                 \
+	F(metrics, 5, LIST, sandboxes, 4096, OPTIONAL) /* instead: the newest sample of each, at most METRICS_BATCH */
 #define MSG_FIELDS_logs(F)                                                                                   \
 	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
@@ -161,8 +161,8 @@ enum {
 #define MSG_FIELDS_forked(F)                                                                                 \
 	F(forked, 1, LIST, results, 49152, REQUIRED) /* each a list: id, or "", HTTP status in decimal, message. After the events of its sandboxes */
 #define MSG_FIELDS_metrics_page(F)                                                                           \
-	F(metrics_page, 1, STR, samples, 57344, REQUIRED) /* struct metrics_sample (node/metrics.h), one behind the other */ \
-	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* ask again: one sandbox, from behind the last sample; all, `after` the last sandbox */
+	F(metrics_page, 1, STR, samples, 57344, REQUIRED) /* of one sandbox struct metrics_sample, of several metrics_newest (node/metrics.h), one behind the other */ \
+	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* of one sandbox: ask again, from behind the last sample */
 #define MSG_FIELDS_template(F)                                                                               \
 	F(template, 1, STR, id, 64, REQUIRED)                                                                \
 	F(template, 2, STR, alias, 256, OPTIONAL)                                                            \

@@ -65,6 +65,9 @@ static void send_sandbox(struct peer *p, const struct sandbox *s)
 
 void node_event(struct node *n, const struct sandbox *s)
 {
+	struct live *l = live_find(n, str_of(s->id));
+	if (l)
+		sampling_note(l, false);
 	n->sequence++;
 	if (n->front && n->front->subscribed)
 		send_sandbox(n->front, s);

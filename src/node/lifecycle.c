@@ -33,6 +33,7 @@ void live_free(struct live *l)
 	disk_account_remove(n->disk, &l->disk);
 	live_give_all(l);
 	live_unhold_disk(l);
+	sampling_free(l);
 	loop_timer_free(l->retry);
 	live_network_ended(l);
 	sandbox_done(&l->s);
@@ -272,6 +273,7 @@ void live_watch(struct live *l, bool adopted)
 	if (adopted || !n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
 		loop_timer_in(n->disk_timer, 0);
 	node_arm_deadlines(n);
+	sampling_note(l, adopted);
 }
 
 static void running_recorded(const struct error *err, void *arg)

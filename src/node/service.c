@@ -223,6 +223,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_network(n, r, &m->body->network);
 	else if (m->header.type == MSG_ID_logs)
 		node_log(n, r, &m->body->logs);
+	else if (m->header.type == MSG_ID_metrics)
+		live_metrics(n, r, &m->body->metrics);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
 	else if (m->header.type != MSG_ID_hello && m->header.request)
@@ -421,6 +423,8 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	n->clock_offset = c->host->realtime(c->host->arg) - c->host->boottime(c->host->arg);
 	snprintf(path, sizeof(path), "%s/node.db", c->directory);
 	int r = make_timers(n, err);
+	if (r == 0 && (r = sampling_init(n)) < 0)
+		error_errno(err, r, "sampling");
 	if (r == 0)
 		r = saved_open(n, err);
 	if (r == 0)
@@ -570,6 +574,7 @@ void node_free(struct node *n)
 	disk_account_free(n->disk);
 	templates_free(n->templates);
 	deadlines_done(&n->deadlines);
+	sampling_done(n);
 	node_dns_free(n);
 	map_done(&n->live);
 	loop_timer_free(n->deadline_timer);

@@ -10,6 +10,7 @@
 #include "io/chan.h"
 #include "node/admission.h"
 #include "node/deadlines.h"
+#include "node/metrics.h"
 #include "node/templates.h"
 #include "sandbox/records.h"
 
@@ -34,10 +35,12 @@ void node_stop(struct node *n, void (*done)(void *arg), void *arg);
 /* Writes what waits to be written, leaves the sandboxes alone. Takes NULL. */
 void node_free(struct node *n);
 
-/* What the timers call, for tests with a clock of their own: end what is past its deadline; move what is shown after a step of the wall clock; look at the disk. */
+/* What the timers call, for tests with a clock of their own: end what is past its deadline; move what is shown after a step of the wall clock; look at the disk; read what
+ * the sandboxes use. */
 void node_expire(struct node *n);
 void node_clock_stepped(struct node *n);
 void node_disk_tick(struct node *n);
+void node_sample(struct node *n);
 
 /* ---- inside the room ---- */
 
@@ -115,6 +118,12 @@ struct live {
 	uint64_t held;            /* bytes of host disk it holds while paused */
 	struct deadline deadline;
 	struct disk_entry disk;
+	struct metrics_history history;
+	struct {
+		struct deadline next;     /* in node.samplings while it runs */
+		int64_t looked;           /* boottime of cpu_usec; 0 = the next reading is the base line */
+		uint64_t cpu_usec;
+	} sampling;
 	struct loop_timer *retry; /* of the last record, while the store fails */
 	struct loop_timer *patience; /* with its init, at adoption */
 	char request[65];         /* the create's, for the logs */
@@ -145,11 +154,12 @@ struct node {
 	struct admission admission;
 	struct disk_account *disk;
 	struct deadlines deadlines;
+	struct deadlines samplings; /* when each running sandbox is sampled next */
 	struct map live;          /* id → struct live */
 	struct map dns;           /* slot number → struct dns_slot */
 	struct peer *front, *egress;
 	int waiting_front, waiting_egress; /* channels that came before ready; -1 */
-	struct loop_timer *deadline_timer, *disk_timer, *prune_timer, *stop_timer;
+	struct loop_timer *deadline_timer, *sampling_timer, *disk_timer, *prune_timer, *stop_timer;
 	bool disk_awake;          /* disk_timer is set */
 	struct loop_fd *step_source;
 	int step_fd;              /* timerfd that is cancelled by a step of the wall clock */
@@ -258,6 +268,14 @@ void live_network(struct node *n, struct request *r, const struct msg_network *m
 /* Its box is gone: who waits for a change is told. Or is not (the node ends). */
 void live_network_ended(struct live *l);
 void live_network_drop(struct live *l);
+
+/* sampling.c */
+int sampling_init(struct node *n);
+void sampling_done(struct node *n);
+/* It runs (again): it is sampled from now on, until it does not run any more. May be called at every change. */
+void sampling_note(struct live *l, bool adopted);
+void sampling_free(struct live *l);
+void live_metrics(struct node *n, struct request *r, const struct msg_metrics *m);
 
 /* adopt.c */
 int node_adopt(struct node *n, struct error *err);

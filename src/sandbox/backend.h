@@ -53,7 +53,7 @@ struct box_death {
 };
 
 struct box_stats {
-	uint64_t cpu_usec, memory_used, memory_limit, memory_cache, disk_used, disk_total, pids, oom_kills;
+	uint64_t cpu_usec, memory_used, memory_limit, memory_cache, pids, oom_kills;
 };
 
 /* The disk of a box, in bytes. */
@@ -112,7 +112,10 @@ int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg);
 int box_save(struct box *b, const char *image, void (*done)(const struct error *err, void *arg), void *arg);
 /* Evidence of how it ended, for use after died() or adoption of a dead one. */
 void box_evidence(struct box *b, struct box_death *ret);
-int box_stats(struct box *b, struct box_stats *ret);
+/* Reads its cgroups, on a worker: done() follows, with NULL when they could not be read; it does not follow when the box is gone first. 0, -EBUSY (it does not run, or is
+ * being read already), -EAGAIN (too many wait), or -errno. */
+typedef void box_stats_fn(const struct box_stats *s, void *arg);
+int box_stats(struct box *b, box_stats_fn *done, void *arg);
 /* Bytes of host disk its image holds now, and a trim (FITRIM) of it on a worker. */
 int64_t box_disk_bytes(const struct box *b);
 void box_trim(struct box *b);

@@ -110,6 +110,25 @@ int cgroup_read_u64(const char *mount, const struct cgroups *c, const char *dir,
 	return str_to_u64(s, ret);
 }
 
+int cgroup_read_keys(const char *mount, const struct cgroups *c, const char *dir, const char *file, const struct cgroup_key *keys, size_t n)
+{
+	cleanup_buf struct buf text = BUF_INIT;
+	int r = read_text(mount, c, dir, file, &text);
+	struct str all = buf_str(&text);
+	while (r == 0 && all.n) {
+		struct str line, rest = str_n("", 0), name, value;
+		if (!str_cut(all, '\n', &line, &rest))
+			line = all;
+		all = rest;
+		for (size_t i = 0; i < n && str_cut(line, ' ', &name, &value); i++)
+			if (str_is(name, keys[i].name)) {
+				r = str_to_u64(value, keys[i].value);
+				break;
+			}
+	}
+	return r;
+}
+
 int cgroup_read_key(const char *mount, const struct cgroups *c, const char *dir, const char *file, const char *key, uint64_t *ret)
 {
 	cleanup_buf struct buf text = BUF_INIT;

@@ -23,7 +23,7 @@ struct cgroup_limits {
 };
 
 struct cgroup_stats {
-	uint64_t cpu_usec, memory_used /* without reclaimable cache */, memory_cache, memory_limit, pids, oom_kills;
+	uint64_t cpu_usec, memory_used, memory_cache /* of files, which the kernel can drop: the sum of both is the usage */, memory_limit, pids, oom_kills;
 };
 
 enum { CGROUP_MAX_V1 = 12, CGROUP_PATH = 256 };

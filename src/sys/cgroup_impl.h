@@ -38,6 +38,21 @@ int cgroup_write(const char *mount, const struct cgroups *c, const char *dir, co
 int cgroup_read_u64(const char *mount, const struct cgroups *c, const char *dir, const char *file, uint64_t *ret);
 /* The number after `key ` in a file of `key value` lines: 0, -ENOENT, -errno. */
 int cgroup_read_key(const char *mount, const struct cgroups *c, const char *dir, const char *file, const char *key, uint64_t *ret);
+/* The same for several keys, with one reading: what is not there stays as it is. 0 or -errno. */
+struct cgroup_key {
+	const char *name;
+	uint64_t *value;
+};
+int cgroup_read_keys(const char *mount, const struct cgroups *c, const char *dir, const char *file, const struct cgroup_key *keys, size_t n);
+/* Cache is what can be dropped; files in tmpfs, which count as cache, cannot. */
+static inline void cgroup_split_memory(struct cgroup_stats *s, uint64_t usage, uint64_t cache, uint64_t shared)
+{
+	s->memory_cache = cache > shared ? cache - shared : 0;
+	if (s->memory_cache > usage)
+		s->memory_cache = usage;
+	s->memory_used = usage - s->memory_cache;
+}
+
 /* mkdir of <top>/<dir> (existing is fine), rmdir (absent is fine): 0 or -errno. */
 int cgroup_mkdir(const char *mount, const struct cgroups *c, const char *dir);
 int cgroup_rmdir(const char *mount, const struct cgroups *c, const char *dir);

@@ -200,19 +200,19 @@ static int remove_group(struct cgroups *c, const char *dir)
 static int stats(struct cgroups *c, const char *dir, struct cgroup_stats *ret)
 {
 	const char *memory = HIERARCHY(c, memory), *cpuacct = HIERARCHY(c, cpuacct);
-	uint64_t usage = 0, inactive = 0, ns = 0;
+	uint64_t usage = 0, cache = 0, shared = 0, ns = 0;
 	int r = cgroup_read_u64(memory, c, dir, "memory.usage_in_bytes", &usage);
 	if (r < 0)
 		return r;
-	cgroup_read_key(memory, c, dir, "memory.stat", "total_inactive_file", &inactive);
-	cgroup_read_key(memory, c, dir, "memory.stat", "total_cache", &ret->memory_cache);
+	const struct cgroup_key keys[] = {{"total_cache", &cache}, {"total_shmem", &shared}};
+	cgroup_read_keys(memory, c, dir, "memory.stat", keys, ARRAY_SIZE(keys));
 	cgroup_read_u64(memory, c, dir, "memory.limit_in_bytes", &ret->memory_limit);
 	cgroup_read_key(memory, c, dir, "memory.oom_control", "oom_kill", &ret->oom_kills);
 	cgroup_read_u64(HIERARCHY(c, pids), c, dir, "pids.current", &ret->pids);
 	if (cpuacct)
 		cgroup_read_u64(cpuacct, c, dir, "cpuacct.usage", &ns);
 	ret->cpu_usec = ns / 1000;
-	ret->memory_used = usage > inactive ? usage - inactive : 0;
+	cgroup_split_memory(ret, usage, cache, shared);
 	return 0;
 }
 

@@ -185,17 +185,17 @@ static int remove_group(struct cgroups *c, const char *dir)
 static int stats(struct cgroups *c, const char *dir, struct cgroup_stats *ret)
 {
 	const char *m = mount_of(c);
-	uint64_t usage = 0, inactive = 0;
+	uint64_t usage = 0, cache = 0, shared = 0;
 	int r = cgroup_read_u64(m, c, dir, "memory.current", &usage);
 	if (r < 0)
 		return r;
-	cgroup_read_key(m, c, dir, "memory.stat", "inactive_file", &inactive);
-	cgroup_read_key(m, c, dir, "memory.stat", "file", &ret->memory_cache);
+	const struct cgroup_key keys[] = {{"file", &cache}, {"shmem", &shared}};
+	cgroup_read_keys(m, c, dir, "memory.stat", keys, ARRAY_SIZE(keys));
 	cgroup_read_key(m, c, dir, "cpu.stat", "usage_usec", &ret->cpu_usec);
 	cgroup_read_u64(m, c, dir, "memory.max", &ret->memory_limit);
 	cgroup_read_u64(m, c, dir, "pids.current", &ret->pids);
 	cgroup_read_key(m, c, dir, "memory.events", "oom_kill", &ret->oom_kills);
-	ret->memory_used = usage > inactive ? usage - inactive : 0;
+	cgroup_split_memory(ret, usage, cache, shared);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "node/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -235,6 +236,38 @@ static void kill_sandbox(struct world *w, const struct msg_kill *m, uint64_t req
 		end_sandbox(w, s, "killed", NULL, clock_realtime());
 }
 
+/* Second i has sample i; a page holds few. */
+static void metrics(struct world *w, const struct msg_metrics *m, uint64_t request)
+{
+	enum { FEW = 7 };
+	struct metrics_sample one[FEW];
+	struct metrics_newest several[METRICS_BATCH];
+	struct msg_metrics_page page = {0};
+	struct str rest = m->sandboxes.raw, id;
+	size_t n = 0;
+	w->metrics_asked++;
+	if (msg_has(m, metrics, sandboxes)) {
+		for (; msg_list_next(&rest, &id); n++) {
+			assert_true(n < METRICS_BATCH);
+			several[n] = (struct metrics_newest){.sample = {.at = 1500000000, .cpu_count = 2, .cpu_percent = 1}};
+			memcpy(several[n].id, id.p, id.n);
+		}
+		page.samples = str_n(several, n * sizeof(several[0]));
+	} else {
+		for (int64_t i = 0; i < w->metrics && !page.more; i++) {
+			int64_t at = i * NS_PER_S;
+			if (at < m->start || at > m->end)
+				continue;
+			if (n == FEW)
+				page.more = true;
+			else
+				one[n++] = (struct metrics_sample){.at = at, .mem_used = 1, .mem_cache = 2, .mem_total = 3, .disk_used = 4, .disk_total = 5, .cpu_count = 6, .cpu_percent = 705};
+		}
+		page.samples = str_n(one, n * sizeof(one[0]));
+	}
+	chan_send(w->node, MSG_ID_metrics_page, &page, request, NULL, 0, NULL);
+}
+
 static void ok(struct world *w, uint64_t request)
 {
 	chan_send(w->node, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
@@ -456,6 +489,8 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		struct msg_log_page page = {.entries = str_of(w->log ? w->log : ""), .next = m->body->logs.after + 1, .more = w->log_endless};
 		w->log_reads++;
 		chan_send(c, MSG_ID_log_page, &page, request, NULL, 0, NULL);
+	} else if (m->header.type == MSG_ID_metrics) {
+		metrics(w, &m->body->metrics, request);
 	} else if (m->header.type == MSG_ID_reload_templates) {
 		w->reloads++;
 		chan_send(c, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);

@@ -48,6 +48,8 @@ struct world {
 	uint64_t sequence;
 	const char *log;      /* what the node answers to each question for a log; NULL = nothing */
 	bool log_endless;     /* and says that there is more */
+	int64_t metrics;      /* samples that each sandbox has */
+	unsigned metrics_asked;
 	unsigned log_reads;   /* such questions */
 	struct error refuse;  /* the next call is refused with it */
 	bool silent;          /* the next call gets no answer */

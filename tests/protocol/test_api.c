@@ -1,6 +1,7 @@
 #include "api_case.h"
 
 #include "api/keys.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -83,7 +84,6 @@ static void every_route_answers_with_its_status(void **state)
 		{"PUT", "/sandboxes/{}/network", "[]", 400, "object"},
 		{"GET", "/sandboxes/{}/network", NULL, 405, "PUT"},
 		{"PUT", "/sandboxes/inope/network", "{}", 404, "not found"},
-		{"GET", "/sandboxes/{}/metrics", NULL, 501, "metrics"},
 		{"GET", "/sandboxes/{}/logs", NULL, 200, NULL},
 		{"GET", "/sandboxes/{}/logs?start=1790000000000&limit=10&unknown=1", NULL, 200, NULL},
 		{"GET", "/sandboxes/{}/logs?limit=1001", NULL, 400, "limit"},
@@ -91,7 +91,6 @@ static void every_route_answers_with_its_status(void **state)
 		{"GET", "/v2/sandboxes/{}/logs?cursor=1790000000000&direction=forward&level=warn&search=x", NULL, 200, NULL},
 		{"GET", "/v2/sandboxes/{}/logs?direction=up", NULL, 400, "direction"},
 		{"GET", "/v2/sandboxes/inope/logs", NULL, 404, "not found"},
-		{"GET", "/sandboxes/metrics?sandbox_ids=a", NULL, 501, "metrics"},
 		{"GET", "/sandboxes", NULL, 200, NULL},
 		{"GET", "/sandboxes?metadata=notkeyvalue", NULL, 400, "metadata"},
 		{"GET", "/v2/sandboxes", NULL, 200, NULL},
@@ -724,6 +723,70 @@ static void logs_of_a_hostile_init_are_sorted_out(void **state)
 #undef ENTRY
 }
 
+static void metrics_are_read_by_pages_within_their_times(void **state)
+{
+	char target[160];
+	const char *id = make(NULL);
+	world->metrics = 20;
+	snprintf(target, sizeof(target), "/sandboxes/%s/metrics", id);
+	{
+		cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
+		assert_int_equal(r.status, 200);
+		assert_int_equal(json_array_size(r.json), 20);
+		assert_int_equal(world->metrics_asked, 3);
+		const json_t *s = json_array_get(r.json, 3);
+		cleanup_free char *text = json_dumps(s, JSON_COMPACT | JSON_REAL_PRECISION(6));
+		assert_string_equal(text, "{\"timestamp\":\"1970-01-01T00:00:03.000000Z\",\"timestampUnix\":3,\"cpuCount\":6,\"cpuUsedPct\":7.05,\"memUsed\":1,\"memTotal\":3,\"memCache\":2,"
+			"\"diskUsed\":4,\"diskTotal\":5}");
+	}
+	snprintf(target, sizeof(target), "/sandboxes/%s/metrics?start=5&end=14&unknown=x", id);
+	cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
+	assert_int_equal(json_array_size(r.json), 10);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(r.json, 9), "timestampUnix")), 14);
+}
+
+static void bad_times_of_metrics_are_refused_by_name(void **state)
+{
+	static const char *const bad[][2] = {{"start=x", "start"}, {"end=-1", "end"}, {"start=1.5", "start"}, {"end=99999999999999999", "end"}, {"start=", "start"}, {"start=2&end=1", "start"}};
+	const char *id = make(NULL);
+	char target[160];
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		snprintf(target, sizeof(target), "/sandboxes/%s/metrics?%s", id, bad[i][0]);
+		expect("GET", target, NULL, NULL, 400, bad[i][1]);
+	}
+	expect("GET", "/sandboxes/inope/metrics", NULL, NULL, 404, "not found");
+}
+
+static void metrics_of_several_are_those_the_team_may_see(void **state)
+{
+	char mine[33], other[33], target[4000];
+	snprintf(mine, sizeof(mine), "%s", make(NULL));
+	snprintf(other, sizeof(other), "%s", make(NULL));
+	snprintf(world_find(world, other)->team, 33, "other");
+	world_event(world, world_find(world, other));
+	world_turn(world);
+	snprintf(target, sizeof(target), "/sandboxes/metrics?sandbox_ids=%s,%s,inope", mine, other);
+	{
+		cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
+		assert_int_equal(r.status, 200);
+		const json_t *all = json_object_get(r.json, "sandboxes");
+		assert_int_equal(json_object_size(all), 1);
+		assert_int_equal(json_integer_value(json_object_get(json_object_get(all, mine), "timestampUnix")), 1);
+		assert_true(json_number_value(json_object_get(json_object_get(all, mine), "cpuUsedPct")) == 0.01);
+	}
+	snprintf(target, sizeof(target), "/sandboxes/%s/metrics", other);
+	expect("GET", target, NULL, NULL, 404, "not found");
+	expect("GET", "/sandboxes/metrics", NULL, NULL, 400, "sandbox_ids");
+	expect("GET", "/sandboxes/metrics?sandbox_ids=", NULL, NULL, 400, "sandbox_ids");
+	expect("GET", "/sandboxes/metrics?sandbox_ids=A%2FB", NULL, NULL, 400, "sandbox");
+	size_t n = (size_t)snprintf(target, sizeof(target), "/sandboxes/metrics?sandbox_ids=i1");
+	for (int i = 1; i < 100; i++)
+		n += (size_t)snprintf(target + n, sizeof(target) - n, ",i%d", i);
+	expect("GET", target, NULL, NULL, 200, NULL);
+	snprintf(target + n, sizeof(target) - n, ",i1");
+	expect("GET", target, NULL, NULL, 400, "at most 100");
+}
+
 static void without_its_node_the_front_reads_on(void **state)
 {
 	const char *id = make(NULL);
@@ -905,6 +968,9 @@ int main(void)
 		T(connect_extends_and_never_shortens),
 		T(the_end_of_a_sandbox_is_told_for_a_day),
 		T(states_in_between_are_hidden),
+		T(metrics_are_read_by_pages_within_their_times),
+		T(bad_times_of_metrics_are_refused_by_name),
+		T(metrics_of_several_are_those_the_team_may_see),
 		T(other_teams_see_nothing),
 		T(lists_are_filtered_sorted_and_paged),
 		T(templates_are_shown),

@@ -43,6 +43,7 @@ struct fake_box {
 	uint64_t brake;
 	unsigned syncs, trims;
 	struct box_space space;
+	struct box_stats stats;
 	struct box_death evidence; /* what is found when it is dead */
 };
 
@@ -56,7 +57,7 @@ struct fake {
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */
-	unsigned creates, kills, saves, adopts, readies, drains, live, most_live;
+	unsigned creates, kills, saves, adopts, readies, readings, drains, live, most_live;
 	struct fake_box machine[FAKE_BOXES];
 };
 

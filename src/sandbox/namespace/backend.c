@@ -15,6 +15,7 @@ enum {
 	SLOW = 8,
 	COPIERS = 3, /* few: each can keep the host's disk busy */
 	QUEUE = 65536,
+	READINGS = 256,
 };
 
 struct discard {
@@ -103,7 +104,8 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 		b->cleaners = workq_new(CLEANERS, QUEUE);
 		b->slow = workq_new(SLOW, QUEUE);
 		b->copiers = workq_new(COPIERS, QUEUE);
-		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow || !b->copiers)
+		b->readers = workq_new(1, READINGS);
+		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow || !b->copiers || !b->readers)
 			r = error_errno(err, -ENOMEM, "threads of the namespace backend");
 	}
 	if (r < 0) {
@@ -174,6 +176,7 @@ void backend_free(struct backend *b)
 	workq_free(b->reapers);
 	workq_free(b->cleaners);
 	workq_free(b->slow);
+	workq_free(b->readers);
 	opener_free(b->opener);
 	bool clean = !b->boxes;
 	boxes_leave(b);

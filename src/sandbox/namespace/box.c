@@ -51,6 +51,7 @@ static void stop_watching(struct box *b)
 	loop_fd_del(b->watch);
 	chan_free(b->chan);
 	log_reads_fail(&b->log_reads);
+	box_stats_cancel(b);
 	loop_timer_free(b->timer);
 	b->watch = NULL;
 	b->chan = NULL;

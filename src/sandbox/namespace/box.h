@@ -47,6 +47,7 @@ struct box {
 	struct log_reads log_reads;
 	struct loop_fd *watch;
 	struct loop_timer *timer;
+	struct stats_job *stats; /* being read */
 	struct slow_job *slow; /* at most one trim or sync at a time */
 	struct copy_job *copy; /* at most one copy of the disk at a time */
 	bool frozen;         /* its work group, as box_freeze() was told */
@@ -94,6 +95,8 @@ void box_fail(struct box *b, const struct error *err);
 void box_release(struct box *b);
 /* The box is freed: nobody is told of its flush any more. */
 void box_forget_flush(struct box *b);
+/* Nobody is told of a reading that is under way. */
+void box_stats_cancel(struct box *b);
 /* Fills b->death once. */
 void box_find_evidence(struct box *b);
 

@@ -57,30 +57,66 @@ int64_t box_disk_bytes(const struct box *b)
 	return fstatat(b->backend->host->disks, b->slot->disk.name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : (int64_t)st.st_blocks * 512;
 }
 
-int box_stats(struct box *b, struct box_stats *ret)
+/* A reading of its cgroups on a worker. The name may be another sandbox's by then: the box that asked is gone in that case. */
+struct stats_job {
+	struct box *box; /* NULL: it is gone */
+	struct cgroups *cgroups;
+	char name[sizeof(((struct slot *)NULL)->name)];
+	struct box_stats result;
+	int error;
+	box_stats_fn *done;
+	void *arg;
+};
+
+static void stats_work(void *arg)
 {
-	struct cgroup_stats c, agent;
-	struct box_space space;
-	if (!is_usable(b))
-		return -EBUSY;
-	int r = cgroups_stats(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, &c);
-	if (r == 0)
-		r = cgroups_stats(b->backend->host->cgroups, b->slot->name, CGROUP_AGENT, &agent);
-	if (r == 0)
-		r = box_space(b, &space);
-	if (r < 0)
-		return r;
-	*ret = (struct box_stats){
-		.cpu_usec = c.cpu_usec + agent.cpu_usec,
-		.memory_used = c.memory_used,
-		.memory_limit = c.memory_limit,
-		.memory_cache = c.memory_cache,
-		.disk_used = space.used,
-		.disk_total = space.total,
-		.pids = c.pids,
-		.oom_kills = c.oom_kills,
+	struct stats_job *j = arg;
+	struct cgroup_stats work = {0}, agent = {0};
+	j->error = cgroups_stats(j->cgroups, j->name, CGROUP_WORK, &work);
+	if (j->error == 0)
+		j->error = cgroups_stats(j->cgroups, j->name, CGROUP_AGENT, &agent);
+	j->result = (struct box_stats){
+		.cpu_usec = work.cpu_usec + agent.cpu_usec,
+		.memory_used = work.memory_used,
+		.memory_limit = work.memory_limit,
+		.memory_cache = work.memory_cache,
+		.pids = work.pids,
+		.oom_kills = work.oom_kills,
 	};
-	return 0;
+}
+
+static void stats_done(void *arg)
+{
+	struct stats_job *j = arg;
+	if (j->box) {
+		j->box->stats = NULL;
+		j->done(j->error < 0 ? NULL : &j->result, j->arg);
+	}
+	free(j);
+}
+
+int box_stats(struct box *b, box_stats_fn *done, void *arg)
+{
+	if (!is_usable(b) || b->stats)
+		return -EBUSY;
+	struct stats_job *j = calloc(1, sizeof(*j));
+	if (!j)
+		return -ENOMEM;
+	*j = (struct stats_job){.box = b, .cgroups = b->backend->host->cgroups, .done = done, .arg = arg};
+	memcpy(j->name, b->slot->name, sizeof(j->name));
+	int r = workq_push(b->backend->readers, b->backend->loop, stats_work, stats_done, j);
+	if (r < 0)
+		free(j);
+	else
+		b->stats = j;
+	return r;
+}
+
+void box_stats_cancel(struct box *b)
+{
+	if (b->stats)
+		b->stats->box = NULL;
+	b->stats = NULL;
 }
 
 static void slow_work(void *arg)

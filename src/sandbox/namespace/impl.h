@@ -18,6 +18,7 @@ struct backend {
 	struct workq *workers;  /* creates, adoptions, spawners */
 	struct workq *reapers;  /* kills, that somebody waits for */
 	struct workq *cleaners; /* what is left of dead slots */
+	struct workq *readers;  /* of statistics: files of the kernel that may make it work for ms */
 	struct workq *slow;     /* what waits for a disk: trim, sync */
 	struct workq *copiers;  /* copies of disks, images that go */
 	struct box *boxes;

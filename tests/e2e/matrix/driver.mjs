@@ -540,7 +540,17 @@ export function calls(sdk, version) {
       need(sandbox.fork, 'fork')
       return refused(() => sandbox.fork())
     }),
-    metrics: on((sandbox) => refused(() => sandbox.getMetrics())),
+    metrics: on(async (sandbox) => {
+      const [first] = await until(async () => { const all = await sandbox.getMetrics(); return all.length && all }, 'a first sample')
+      assert.ok(first.cpuCount === 2 && first.cpuUsedPct >= 0 && first.cpuUsedPct <= 100, JSON.stringify(first))
+      assert.ok(first.memUsed > 0 && first.memUsed < first.memTotal && first.memTotal === 512 * 1024 * 1024, JSON.stringify(first))
+      assert.ok(first.diskUsed > 0 && first.diskUsed < first.diskTotal, JSON.stringify(first))
+      if (minor < 45) return // it does not send the times
+      const at = first.timestamp.getTime()
+      const same = await Sandbox.getMetrics(sandbox.sandboxId, { start: new Date(at - 2000), end: new Date(at + 2000) })
+      assert.deepEqual(same.map((m) => m.timestamp.getTime()), [at])
+      assert.deepEqual(await sandbox.getMetrics({ end: new Date(at - 3600_000) }), [])
+    }),
     'update network': on((sandbox) => {
       need(sandbox.updateNetwork, 'updateNetwork')
       return refused(() => sandbox.updateNetwork({ denyOut: ['1.1.1.1'] }))

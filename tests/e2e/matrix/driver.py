@@ -13,6 +13,7 @@ import re
 import sys
 import urllib.parse
 import uuid
+from datetime import timedelta
 
 import e2b
 from driving import Calls, a, fails, need, refused, until
@@ -718,7 +719,13 @@ async def _(box):
 
 @call("metrics")
 async def _(box):
-    await refused(lambda: box.get_metrics())
+    # The first one comes some seconds after the create (e2b.md A.5.4).
+    [first, *_] = await until(box.get_metrics, "a first sample")
+    assert first.cpu_count == 2 and 0 <= first.cpu_used_pct <= 100, vars(first)
+    assert 0 < first.mem_used < first.mem_total == 512 << 20 and 0 < first.disk_used < first.disk_total, vars(first)
+    same = await a(Sandbox.get_metrics(box.sandbox_id, start=first.timestamp - timedelta(seconds=2), end=first.timestamp + timedelta(seconds=2)))
+    assert [m.timestamp for m in same] == [first.timestamp], same
+    assert await a(box.get_metrics(end=first.timestamp - timedelta(hours=1))) == []
 
 
 @call("update network")

@@ -171,7 +171,14 @@ def _(box):
 
 @call("sandbox metrics")
 def _(box):
-    refused("sandbox", "metrics", box.id)
+    deadline = time.monotonic() + 60
+    while "MiB" not in (text := e2b("metrics", box.id)[0]):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.5)
+    assert "CPU" in text and "2 Cores" in text and "/ 512" in text, text
+    # An empty line comes first.
+    sample = json.loads(e2b("metrics", box.id, "--format", "json")[0].split()[0])
+    assert sample["cpuCount"] == 2 and 0 < sample["memUsed"] < sample["memTotal"] == 512 << 20, sample
 
 
 @call("sandbox snapshot create")
