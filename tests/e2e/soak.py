@@ -357,7 +357,7 @@ class Client(threading.Thread):
 class Soak:
     """`chaos`: which processes are killed; 0 seconds between kills = none."""
 
-    actions = {"write": 4, "read": 2, "execute": 4, "kill": 1}
+    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "kill": 1}
 
     def __init__(self, server, seed, minutes, clients=6, between_kills=6.0):
         self.server, self.seed = server, seed
