@@ -190,7 +190,7 @@ static void options_of_a_template(void **state)
 	patient_create(&w, &q, &spec);
 	wait_for(&w, &q.started, "a sandbox without setuid");
 	assert_false(q.failed);
-	expect_inside_as(&w, &q, "user", "wget -T 20 -O - http://203.0.113.1/ 2>&1 | grep -c refused; grep NoNewPrivs /proc/self/status | tr -s '\\t' ' '", "1\nNoNewPrivs: 1\n");
+	expect_inside_as(&w, &q, "user", "nc -w 20 203.0.113.1 80 </dev/null 2>&1 | grep -c refused; grep NoNewPrivs /proc/self/status | tr -s '\\t' ' '", "1\nNoNewPrivs: 1\n");
 	assert_int_not_equal(inside(&w, &q, "user", "/bin/busybox-suid su root -c 'id -u'", &out), 0);
 	patient_kill(&w, &q);
 }

@@ -66,6 +66,10 @@ SDK = {
     "Git": [
         ("git", "init, add, commit, status, branches through the client's helper"),
     ],
+    "Network": [
+        ("create with a network policy", "a denied address is refused at once; shown as given"),
+        ("update network", "replaced whole, live; shown"),
+    ],
     "Errors": [
         ("no such sandbox", "get info, set timeout, connect: not found"),
         ("no such template", "create: not found, with the template's name"),
@@ -85,8 +89,7 @@ SDK = {
         ("snapshot", ""),
         ("list snapshots", ""),
         ("fork", ""),
-        ("update network", ""),
-        ("create with network rules", ""),
+        ("create with a domain rule", ""),
         ("create with auto-pause", ""),
         ("create with identity tokens", ""),
         ("create with a volume", ""),
@@ -150,7 +153,7 @@ CUBE = {
         ("pause a sandbox", ""),
         ("clone", ""),
         ("roll back", ""),
-        ("replace the network policy", ""),
+        ("network policy", "at the create, replaced live"),
     ],
 }
 
@@ -161,8 +164,7 @@ REFUSED = {
     "snapshot": r"501.*snapshot",
     "list snapshots": r"501.*snapshots",
     "fork": r"501.*[Ff]ork",
-    "update network": r"501.*network",
-    "create with network rules": r"501.*network\.denyOut",
+    "create with a domain rule": r"501.*network\.allowOut",
     "create with auto-pause": r"501.*autoPause",
     "create with identity tokens": r"400.*IAM",
     "create with a volume": r"400.*[Vv]olume",
@@ -177,7 +179,6 @@ REFUSED = {
     "pause a sandbox": r"pause is not implemented",
     "clone": r"snapshots is not implemented",
     "roll back": r"rollback is not implemented",
-    "replace the network policy": r"network is not implemented",
 }
 
 SUITES = {"sdk": SDK, "code": CODE, "cli": CLI, "cube": CUBE}

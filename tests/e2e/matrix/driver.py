@@ -613,6 +613,30 @@ async def _(box):
     assert (await a(box.git.branches(repo))).current_branch == "trunk"
 
 
+# Network
+
+
+async def is_refused(box, address):
+    return (await a(box.commands.run(f"curl -s -m 60 http://{address}/ || echo $?"))).stdout == "7\n"
+
+
+@own("create with a network policy", network={"allow_out": ["203.0.113.8"], "deny_out": ["203.0.113.0/24"]})
+async def _(box):
+    assert await is_refused(box, "203.0.113.7")
+    network = (await a(box.get_info())).network
+    assert (network["allow_out"], network["deny_out"]) == (["203.0.113.8"], ["203.0.113.0/24"])
+
+
+@own("update network")
+async def _(box):
+    await a(box.update_network({"allow_out": ["203.0.113.8"], "deny_out": ["203.0.113.7"]}))
+    assert await is_refused(box, "203.0.113.7")
+    await a(box.update_network({"allow_internet_access": False}))
+    assert await is_refused(box, "203.0.113.8")
+    info = await a(box.get_info())
+    assert "allow_out" not in info.network and "deny_out" not in info.network and info.allow_internet_access is False
+
+
 # Errors
 
 NO_BOX = "i" + "0" * 20
@@ -728,11 +752,6 @@ async def _(box):
     assert await a(box.get_metrics(end=first.timestamp - timedelta(hours=1))) == []
 
 
-@call("update network")
-async def _(box):
-    await refused(lambda: box.update_network({"deny_out": ["1.1.1.1"]}))
-
-
 def refuses_create(name, need_=None, **options):
     async def run():
         if need_:
@@ -741,7 +760,7 @@ def refuses_create(name, need_=None, **options):
     calls.bodies[name] = run
 
 
-refuses_create("create with network rules", network={"deny_out": ["1.1.1.1"]})
+refuses_create("create with a domain rule", network={"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
 refuses_create("create with auto-pause", lifecycle={"on_timeout": "pause"})
 refuses_create("create with identity tokens", iam={"tokens": {"t": {"audience": "a", "token_type": "JWT-SVID"}}})
 refuses_create("create with a volume", volume_mounts={"/data": "no-volume"})

@@ -110,9 +110,19 @@ async def _(box):
     await refused(lambda: box.rollback("snap-" + "0" * 20))
 
 
-@call("replace the network policy")
-async def _(box):
-    await refused(lambda: box.update_network({"deny_out": ["1.1.1.1"]}))
+@alone("network policy")
+def _():
+    def is_refused(address):
+        return box.commands.run(f"curl -s -m 60 http://{address}/ || echo $?").stdout == "7\n"
+    box = Sandbox.create("base", network={"allow_out": ["203.0.113.8"], "deny_out": ["203.0.113.0/24"]})
+    try:
+        assert is_refused("203.0.113.7")
+        box.update_network({"deny_out": ["203.0.113.9"], "allow_internet_access": True})
+        assert is_refused("203.0.113.9")
+        box.update_network({"allow_internet_access": False})
+        assert is_refused("203.0.113.8")
+    finally:
+        box.kill()
 
 
 calls.drive(sys.argv[1:])
