@@ -5,7 +5,7 @@
 struct api_request;
 
 void handle_health(struct api_request *r);
-/* A route of e2b.md or cube.md that this server does not serve yet: 404 for an unknown sandbox, else 501 naming the route. */
+/* A route of e2b.md or cube.md that this server does not serve yet: 404 for an unknown sandbox or template, else 501 naming the route. */
 void handle_later(struct api_request *r);
 
 /* lifecycle.c */

@@ -1,6 +1,7 @@
 #include "api/request.h"
 #include "api/decode.h"
 #include "api/handlers.h"
+#include "api/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -202,7 +203,10 @@ const struct index_sandbox *api_sandbox(struct api_request *r, bool hidden)
 void handle_later(struct api_request *r)
 {
 	const struct route *route = r->match.route;
+	struct source ignored;
 	if (strstr(route->pattern, "{sandboxID}") && !api_sandbox(r, false))
+		return;
+	if (strstr(route->pattern, "{templateID}") && !source_of_path(r, &ignored))
 		return;
 	api_failf(r, 501, "%s %s is not implemented by this server", route->method, route->pattern);
 }

@@ -41,6 +41,23 @@ void source_not_found(struct api_request *r, const struct template_reference *re
 		api_failf(r, 404, "template '%s' not found", reference->name);
 }
 
+bool source_of_path(struct api_request *r, struct source *ret)
+{
+	struct template_reference reference;
+	struct error err = {0};
+	if (decode_template_reference(r->match.params[0], &reference, &err) < 0) {
+		api_fail(r, &err);
+		return false;
+	}
+	if (!api_index_ready(r))
+		return false;
+	*ret = source_find(r->api->config.index, r->team, &reference);
+	if (ret->template || ret->snapshot)
+		return true;
+	source_not_found(r, &reference);
+	return false;
+}
+
 /* `memory: true` of a body asks for what namespaces cannot give. 0 or -EOPNOTSUPP with *err. */
 static int refuse_memory(const json_t *body, const char *what, struct error *err)
 {

@@ -18,6 +18,8 @@ struct source {
  * ref). Both NULL = nothing.
  */
 struct source source_find(const struct sandbox_index *ix, struct str team, const struct template_reference *reference);
+/* What the first parameter of the path refers to; false = answered. */
+bool source_of_path(struct api_request *r, struct source *ret);
 /* 404 in words that clients understand (e2b.md A.3). */
 void source_not_found(struct api_request *r, const struct template_reference *reference);
 

@@ -83,24 +83,6 @@ void handle_templates(struct api_request *r)
 	api_answer(r, 200, &body);
 }
 
-/* What the first parameter refers to; false = answered. */
-static bool find(struct api_request *r, struct source *ret)
-{
-	struct template_reference reference;
-	struct error err = {0};
-	if (decode_template_reference(r->match.params[0], &reference, &err) < 0) {
-		api_fail(r, &err);
-		return false;
-	}
-	if (!api_index_ready(r))
-		return false;
-	*ret = source_find(r->api->config.index, r->team, &reference);
-	if (ret->template || ret->snapshot)
-		return true;
-	source_not_found(r, &reference);
-	return false;
-}
-
 enum { BUILD_ID = 36 };
 
 /* A snapshot as the template that it can be used as; clients want a build with a UUID, so one follows from its id. */
@@ -118,7 +100,7 @@ void handle_template(struct api_request *r)
 	struct source found;
 	struct index_template copy;
 	char build_id[BUILD_ID + 1];
-	if (!find(r, &found))
+	if (!source_of_path(r, &found))
 		return;
 	const struct index_template *t = found.template;
 	if (!t) {
@@ -149,7 +131,7 @@ void handle_template(struct api_request *r)
 void handle_template_alias(struct api_request *r)
 {
 	struct source found;
-	if (!find(r, &found))
+	if (!source_of_path(r, &found))
 		return;
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};

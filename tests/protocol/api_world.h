@@ -26,7 +26,7 @@ struct fake_sandbox {
 };
 
 struct fake_snapshot {
-	char id[33], team[33], sandbox[33], name[257];
+	char id[33], team[65], sandbox[33], name[257];
 	int64_t created_at;
 	bool alive;
 };

@@ -83,7 +83,7 @@ static const char *newest(void)
 	return world->sandboxes[world->n_sandboxes - 1].id;
 }
 
-/* The pattern with ids in the place of its parameters; `id` for the sandbox. */
+/* The pattern with `id` in the place of a sandbox, template or alias, something for other parameters. */
 static void fill(const char *pattern, const char *id, char to[256])
 {
 	size_t n = 0;
@@ -93,7 +93,8 @@ static void fill(const char *pattern, const char *id, char to[256])
 			continue;
 		}
 		const char *end = strchr(p, '}');
-		n += (size_t)snprintf(to + n, 256 - n, "%s", !strncmp(p, "{sandboxID}", 11) ? id : "x");
+		bool named = !strncmp(p, "{sandboxID}", 11) || !strncmp(p, "{templateID}", 12) || !strncmp(p, "{alias}", 7);
+		n += (size_t)snprintf(to + n, 256 - n, "%s", named ? id : "x");
 		p = end;
 	}
 	to[n] = 0;
@@ -109,47 +110,55 @@ static void replace(char *text, const char *from, const char *to)
 		memcpy(at, to, strlen(to));
 }
 
-/* case 179: whatever is asked of another team's sandbox, the answer is that of an id that never was. */
+/* The answers to another team are those of an id that never was: with 404. */
+static void check_hidden(const struct member *m, const struct route *route, const char *id, const char *never)
+{
+	bool found = false;
+	for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
+		char target[256], unknown[256], text[1024];
+		fill(route->pattern, id, target);
+		fill(route->pattern, never, unknown);
+		cleanup_reply struct reply theirs = world_ask(world, route->method, target, m->header, bodies[i]);
+		cleanup_reply struct reply none = world_ask(world, route->method, unknown, m->header, bodies[i]);
+		snprintf(text, sizeof(text), "%.*s", STR_FMT(theirs.body));
+		replace(text, id, never);
+		assert_int_equal(theirs.status, none.status);
+		assert_str(none.body, text);
+		found |= theirs.status == 404;
+		if (theirs.status < 400)
+			fail_msg("%s %s is %d for another team", route->method, route->pattern, theirs.status);
+	}
+	if (!found)
+		fail_msg("%s %s is never 404 for another team", route->method, route->pattern);
+}
+
+/* case 179: whatever is asked of another team's sandbox, running, paused or gone, the answer is that of an id that never was. */
 static void every_route_of_a_sandbox_is_404_for_another_team(void **state)
 {
 	struct member b = member_new("b", NULL);
 	assert_int_equal(create_as(NULL), 201);
-	char id[33], never[33];
+	char id[33], never[33], target[64];
 	snprintf(id, sizeof(id), "%s", newest());
 	snprintf(never, sizeof(never), "%s", id);
 	never[1] = 'z';
-	size_t routes = 0;
-	for (size_t i = 0; i < api_n_routes; i++) {
-		const struct route *route = &api_routes[i];
-		if (!strstr(route->pattern, "{sandboxID}"))
-			continue;
-		routes++;
-		bool found = false;
-		for (size_t j = 0; j < sizeof(bodies) / sizeof(bodies[0]); j++) {
-			char target[256], unknown[256];
-			fill(route->pattern, id, target);
-			fill(route->pattern, never, unknown);
-			cleanup_reply struct reply theirs = world_ask(world, route->method, target, b.header, bodies[j]);
-			cleanup_reply struct reply none = world_ask(world, route->method, unknown, b.header, bodies[j]);
-			assert_int_equal(theirs.status, none.status);
-			char text[1024];
-			snprintf(text, sizeof(text), "%.*s", STR_FMT(theirs.body));
-			replace(text, id, never);
-			assert_str(none.body, text);
-			found |= theirs.status == 404;
-			if (theirs.status < 400)
-				fail_msg("%s %s is %d for another team", route->method, route->pattern, theirs.status);
-		}
-		if (!found)
-			fail_msg("%s %s is never 404 for another team", route->method, route->pattern);
+	snprintf(target, sizeof(target), "/sandboxes/%s", id);
+	static const enum sandbox_state states[] = {SANDBOX_RUNNING, SANDBOX_SNAPSHOTTING, SANDBOX_PAUSING, SANDBOX_PAUSED, SANDBOX_CREATING, SANDBOX_KILLING};
+	for (size_t k = 0; k < sizeof(states) / sizeof(states[0]); k++) {
+		size_t routes = 0;
+		world_find(world, id)->state = states[k];
+		world_event(world, world_find(world, id));
+		world_turn(world);
+		unsigned calls = world->calls;
+		for (size_t i = 0; i < api_n_routes; i++)
+			if (strstr(api_routes[i].pattern, "{sandboxID}")) {
+				check_hidden(&b, &api_routes[i], id, never);
+				routes++;
+			}
+		assert_true(routes >= 15);
+		assert_int_equal(world->calls, calls); /* the node was asked for nothing */
 	}
-	assert_true(routes >= 15);
-	assert_true(world_find(world, id)->alive);
-	assert_int_equal(status_of(NULL, "GET", "/v2/sandboxes", NULL), 200);
 	/* Also when it has ended: how is its team's to know. */
 	world_end(world, id, "oom_killed", "secret detail", clock_realtime());
-	char target[64];
-	snprintf(target, sizeof(target), "/sandboxes/%s", id);
 	cleanup_reply struct reply theirs = world_ask(world, "GET", target, b.header, NULL);
 	cleanup_reply struct reply ours = world_ask(world, "GET", target, NULL, NULL);
 	assert_int_equal(theirs.status, 404);
@@ -157,11 +166,72 @@ static void every_route_of_a_sandbox_is_404_for_another_team(void **state)
 	assert_non_null(json_object_get(ours.json, "lastTermination"));
 }
 
+/* case 179: the same for a snapshot, by its id and by its name. */
+static void every_route_of_a_snapshot_is_404_for_another_team(void **state)
+{
+	struct member b = member_new("b", NULL);
+	char target[128], snapshot[64], body[128];
+	assert_int_equal(create_as(NULL), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/snapshots", newest());
+	cleanup_reply struct reply made = world_ask(world, "POST", target, NULL, "{\"name\":\"aaaaaaaaaa\"}");
+	assert_int_equal(made.status, 201);
+	snprintf(snapshot, sizeof(snapshot), "%s", reply_text(&made, "snapshotID"));
+	char never[64];
+	snprintf(never, sizeof(never), "%s", snapshot);
+	never[5] = never[5] == 'z' ? 'y' : 'z';
+	size_t routes = 0;
+	unsigned calls = world->calls;
+	for (size_t i = 0; i < api_n_routes; i++)
+		if (strstr(api_routes[i].pattern, "{templateID}") || strstr(api_routes[i].pattern, "{alias}")) {
+			check_hidden(&b, &api_routes[i], snapshot, never);
+			check_hidden(&b, &api_routes[i], "aaaaaaaaaa", "bbbbbbbbbb");
+			routes++;
+		}
+	assert_true(routes >= 10);
+	const char *const references[] = {snapshot, "aaaaaaaaaa", "default/aaaaaaaaaa"};
+	for (size_t i = 0; i < sizeof(references) / sizeof(references[0]); i++) {
+		snprintf(body, sizeof(body), "{\"templateID\":\"%s\"}", references[i]);
+		assert_int_equal(status_of(&b, "POST", "/v2/sandboxes", body), 404);
+		assert_int_equal(status_of(&b, "POST", "/sandboxes", body), 404);
+	}
+	assert_int_equal(world->calls, calls);
+	/* Nor is an own sandbox taken back to it. */
+	assert_int_equal(create_as(&b), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/rollback", newest());
+	for (size_t i = 0; i < sizeof(references) / sizeof(references[0]); i++) {
+		snprintf(body, sizeof(body), "{\"snapshotID\":\"%s\"}", references[i]);
+		assert_int_equal(status_of(&b, "POST", target, body), 404);
+	}
+	cleanup_reply struct reply list = world_ask(world, "GET", "/snapshots", b.header, NULL);
+	assert_int_equal(json_array_size(list.json), 0);
+	cleanup_reply struct reply own = world_ask(world, "GET", "/snapshots", NULL, NULL);
+	assert_int_equal(json_array_size(own.json), 1);
+	/* Two teams may use one name, each for its own. */
+	snprintf(target, sizeof(target), "/sandboxes/%s/snapshots", newest());
+	cleanup_reply struct reply same = world_ask(world, "POST", target, b.header, "{\"name\":\"aaaaaaaaaa\"}");
+	assert_int_equal(same.status, 201);
+	cleanup_reply struct reply busy = world_admin(world, "DELETE", "/admin/teams/b", NULL);
+	assert_int_equal(busy.status, 409);
+	world_end(world, newest(), "killed", NULL, clock_realtime());
+	cleanup_reply struct reply still = world_admin(world, "DELETE", "/admin/teams/b", NULL);
+	assert_int_equal(still.status, 409);
+	assert_int_equal(status_of(&b, "DELETE", "/templates/aaaaaaaaaa", NULL), 204);
+	cleanup_reply struct reply gone = world_admin(world, "DELETE", "/admin/teams/b", NULL);
+	assert_int_equal(gone.status, 204);
+	assert_int_equal(status_of(NULL, "GET", "/templates/aaaaaaaaaa", NULL), 200);
+}
+
 /* Nothing that is answered without a parameter tells of another team's sandbox. */
 static void lists_show_only_the_own_team(void **state)
 {
 	struct member b = member_new("b", NULL);
 	assert_int_equal(status_of(NULL, "POST", "/v2/sandboxes", "{\"templateID\":\"base\",\"metadata\":{\"who\":\"aaaaaaaaaa\"}}"), 201);
+	char snapshots[64], query[96];
+	snprintf(snapshots, sizeof(snapshots), "/sandboxes/%s/snapshots", newest());
+	assert_int_equal(status_of(NULL, "POST", snapshots, "{\"name\":\"aaaaaaaaaa\"}"), 201);
+	snprintf(query, sizeof(query), "/snapshots?sandboxID=%s", newest());
+	cleanup_reply struct reply made_of = world_ask(world, "GET", query, b.header, NULL);
+	assert_int_equal(json_array_size(made_of.json), 0);
 	size_t lists = 0;
 	for (size_t i = 0; i < api_n_routes; i++) {
 		const struct route *route = &api_routes[i];
@@ -427,6 +497,80 @@ static void a_create_counts_until_the_node_has_answered(void **state)
 	check_refusal(&a, "quota sandboxes");
 }
 
+static void forks_count_for_each_child(void **state)
+{
+	struct member a = member_new("a", "{\"sandboxes\":4}"), b = member_new("b", "{\"creates\":2}");
+	char target[64];
+	assert_int_equal(create_as(&a), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/fork", newest());
+	/* Whole or not at all. */
+	size_t before = world->n_sandboxes;
+	assert_int_equal(status_of(&a, "POST", target, "{\"count\":4}"), 429);
+	assert_int_equal(world->n_sandboxes, before);
+	/* What comes to nothing takes no place. */
+	world->forks_fail = 2;
+	assert_int_equal(status_of(&a, "POST", target, "{\"count\":3}"), 201);
+	assert_int_equal(create_as(&a), 201);
+	assert_int_equal(create_as(&a), 201);
+	check_refusal(&a, "quota sandboxes");
+	assert_int_equal(status_of(&a, "POST", target, NULL), 429);
+	/* In time a big fork is let through and paid for afterwards. */
+	assert_int_equal(create_as(&b), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/fork", newest());
+	assert_int_equal(status_of(&b, "POST", target, "{\"count\":100}"), 201);
+	cleanup_reply struct reply r = world_ask(world, "POST", target, b.header, "{\"count\":1}");
+	uint64_t seconds;
+	assert_int_equal(r.status, 429);
+	assert_int_equal(str_to_u64(reply_header(&r, "retry-after"), &seconds), 0);
+	assert_in_range(seconds, 20, 51);
+}
+
+static void a_resume_needs_room_again(void **state)
+{
+	struct member a = member_new("a", "{\"sandboxes\":1,\"creates\":1000}");
+	char pause[64], resume[64], connect[64], first[33], text[512];
+	assert_int_equal(create_as(&a), 201);
+	snprintf(first, sizeof(first), "%s", newest());
+	snprintf(pause, sizeof(pause), "/sandboxes/%s/pause", first);
+	snprintf(resume, sizeof(resume), "/sandboxes/%s/resume", first);
+	snprintf(connect, sizeof(connect), "/v2/sandboxes/%s/connect", first);
+	assert_int_equal(status_of(&a, "POST", pause, NULL), 204);
+	assert_int_equal(create_as(&a), 201);
+	assert_int_equal(status_of(&a, "POST", resume, NULL), 429);
+	assert_int_equal(status_of(&a, "POST", connect, "{}"), 429);
+	assert_int_equal(world_find(world, first)->state, SANDBOX_PAUSED);
+	world_end(world, newest(), "killed", NULL, clock_realtime());
+	/* Several at once resume one sandbox. */
+	int fds[3];
+	world->slow = true;
+	assert_int_equal(status_of(&a, "POST", connect, "{}"), 201);
+	int pausing = world_open(world, false);
+	int n = snprintf(text, sizeof(text), "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n", pause, a.header);
+	assert_true(write(pausing, text, (size_t)n) == n);
+	world_turn(world);
+	for (size_t i = 0; i < 3; i++) {
+		fds[i] = world_open(world, false);
+		n = snprintf(text, sizeof(text), "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: 2\r\n\r\n{}", connect, a.header);
+		assert_true(write(fds[i], text, (size_t)n) == n);
+	}
+	world_turn(world);
+	check_refusal(&a, "quota sandboxes");
+	/* The first of them leaves. */
+	close(fds[0]);
+	world_turn(world);
+	world_settle(world);
+	for (size_t i = 1; i < 3; i++) {
+		cleanup_reply struct reply r = world_send(world, fds[i], STR(""));
+		assert_int_equal(r.status, 201);
+		close(fds[i]);
+	}
+	close(pausing);
+	check_refusal(&a, "quota sandboxes");
+	world_end(world, first, "killed", NULL, clock_realtime());
+	assert_int_equal(create_as(&a), 201);
+	check_refusal(&a, "quota sandboxes");
+}
+
 static void creates_are_limited_in_time(void **state)
 {
 	struct member a = member_new("a", "{\"creates\":3}");
@@ -493,12 +637,15 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		T(every_route_of_a_sandbox_is_404_for_another_team),
+		T(every_route_of_a_snapshot_is_404_for_another_team),
 		T(lists_show_only_the_own_team),
 		T(keys_serve_their_team),
 		T(teams_are_changed_blocked_and_deleted),
 		T(a_team_over_its_quota_gets_429),
 		T(creates_in_flight_count),
 		T(a_create_counts_until_the_node_has_answered),
+		T(forks_count_for_each_child),
+		T(a_resume_needs_room_again),
 		T(creates_are_limited_in_time),
 		T(an_old_database_is_taken_over),
 	};
