@@ -119,6 +119,8 @@ def test_no_route_tells_of_another_teams_sandbox(server, team):
     for state in ("running", "paused"):
         assert check_hidden(b, "{sandboxID}", box, never, snapshot or "x") >= 15
         check_unlisted(b, box, "very-secret", *([snapshot] if snapshot else []))
+        assert b.call("GET", f"/sandboxes/metrics?sandbox_ids={box}") == (200, {"sandboxes": {}})
+        assert b.call("GET", f"/snapshots?sandboxID={box}") == (200, [])
         assert a.call("GET", f"/sandboxes/{box}")[1]["state"] == state
         if state == "running" and a.call("POST", f"/sandboxes/{box}/pause", {})[0] == 501:
             break
