@@ -102,7 +102,7 @@ static void applied(const struct error *err, void *arg)
 	live_log(LOG_INFO, l, "network policy changed");
 	node_event(l->node, &l->s);
 	/* With fsync: a sandbox that is paused to disk later survives a power cut, and must not come back with less of a wall. */
-	records_put(l->node->records, &l->s, l->s.state, STORE_FULL, recorded, l);
+	records_put_network(l->node->records, &l->s, recorded, l);
 }
 
 static void start(struct live *l)

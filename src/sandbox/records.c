@@ -36,7 +36,7 @@ static const char *const migrations[] = {
 
 _Static_assert(ARRAY_SIZE(migrations) == RECORDS_VERSION, "a migration for each version");
 
-enum op_kind { OP_PUT, OP_FORGET, OP_END, OP_PRUNE };
+enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE };
 
 struct op {
 	struct op *next;
@@ -135,6 +135,21 @@ static int put_row(struct store *st, const struct sandbox *s, enum sandbox_state
 	return stmt_step(q, err);
 }
 
+static int network_row(struct store *st, const struct sandbox *s, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "UPDATE sandboxes SET allow_out = ?2, deny_out = ?3, internet = ?4 WHERE id = ?1", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(s->id));
+	stmt_blob(q, 2, buf_str(&s->allow_out));
+	stmt_blob(q, 3, buf_str(&s->deny_out));
+	if (s->has_internet)
+		stmt_i64(q, 4, s->internet);
+	else
+		stmt_null(q, 4);
+	return stmt_step(q, err);
+}
+
 static int forget_row(struct store *st, const char *id, struct error *err)
 {
 	cleanup_stmt struct stmt *q = store_prepare(st, "DELETE FROM sandboxes WHERE id = ?", err);
@@ -182,6 +197,8 @@ static int apply(struct store *st, struct op *op, struct error *err)
 	switch (op->kind) {
 	case OP_PUT:
 		return put_row(st, &op->s, op->state, err);
+	case OP_NETWORK:
+		return network_row(st, &op->s, err);
 	case OP_FORGET:
 		return forget_row(st, op->s.id, err);
 	case OP_END:
@@ -367,6 +384,14 @@ void records_put(struct records *r, const struct sandbox *s, enum sandbox_state 
 {
 	struct op *op = op_new(OP_PUT, sync, fn, arg);
 	op->state = state;
+	if (sandbox_clone(&op->s, s) < 0)
+		abort();
+	push(r, op);
+}
+
+void records_put_network(struct records *r, const struct sandbox *s, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_NETWORK, STORE_FULL, fn, arg);
 	if (sandbox_clone(&op->s, s) < 0)
 		abort();
 	push(r, op);

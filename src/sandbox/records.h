@@ -29,6 +29,8 @@ int records_key(struct records *r, unsigned char ret[SANDBOX_KEY], struct error 
 
 /* Records what *s is (copied now), in the state `state`: the intent or the result, which s->state may not show yet. fn(arg) follows in any case, from the loop. */
 void records_put(struct records *r, const struct sandbox *s, enum sandbox_state state, enum store_sync sync, records_fn *fn, void *arg);
+/* Records its network policy alone, durably: a pause or an end that is under way is none of its business. */
+void records_put_network(struct records *r, const struct sandbox *s, records_fn *fn, void *arg);
 /* Takes the record away without a trace: a create that came to nothing. */
 void records_forget(struct records *r, const struct sandbox *s, records_fn *fn, void *arg);
 /* Turns the record into a termination (reason, detail, ended_at), durably. */

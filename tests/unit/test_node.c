@@ -467,6 +467,27 @@ static void a_network_policy_is_kept(void **state)
 	expect_error(answer(send_network("inobody", NULL, NULL, -1)), 404, "not found");
 }
 
+/* The two records do not undo each other, whichever comes first. */
+static void a_network_policy_changes_while_a_pause_begins(void **state)
+{
+	const char *id = create();
+	struct msg_pause p = {.sandbox = str_of(id), .memory = true};
+	fake->network_waits = true;
+	uint64_t change = send_network(id, NULL, "7.7.7.7", -1), pause;
+	settle();
+	fake->network_waits = false;
+	pause = send_front(MSG_ID_pause, &p);
+	fake_step_networks();
+	assert_int_equal(answer(change), MSG_ID_ok);
+	assert_int_equal(answer(pause), MSG_ID_ok);
+	settle();
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE state = 4 AND length(deny_out) > 0"), 1);
+	assert_string_equal(fake_find(id)->deny, "7.7.7.7");
+	expect_error(answer(send_network(id, NULL, NULL, -1)), 409, "not running");
+	restart();
+	assert_string_equal(fake_find(id)->deny, "7.7.7.7");
+}
+
 static void changes_of_a_network_policy_wait_for_each_other(void **state)
 {
 	const char *id = create();
@@ -1397,6 +1418,7 @@ int main(void)
 		T(create_is_answered_when_it_runs_and_is_recorded),
 		T(tokens_follow_the_settings_and_differ),
 		T(a_network_policy_is_kept),
+		T(a_network_policy_changes_while_a_pause_begins),
 		T(changes_of_a_network_policy_wait_for_each_other),
 		T(wrong_creates_are_refused),
 		T(a_create_that_fails_leaves_nothing),
