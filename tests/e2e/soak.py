@@ -68,7 +68,7 @@ class Raw:
         return self.call(method, path, body, {"Host": f"{ENVD}-{box.id}.sbx.test", "X-Access-Token": box.token, **(headers or {})})[1]
 
     def create(self, template, mark):
-        made = self.api("POST", "/v2/sandboxes", {"templateID": template, "timeout": 3600, "metadata": mark})[1]
+        made = self.api("POST", "/v2/sandboxes", {"templateID": template, "timeout": 3600, "metadata": mark, "autoPause": True, "autoResume": {"enabled": True}})[1]
         return made["sandboxID"], made["envdAccessToken"]
 
     def write(self, box, path, data):
@@ -127,7 +127,7 @@ class Published:
         return self.handles[box.id]
 
     def create(self, template, mark):
-        made = Sandbox.create(template, timeout=3600, metadata=mark, **self.opts)
+        made = Sandbox.create(template, timeout=3600, metadata=mark, lifecycle={"on_timeout": "pause", "auto_resume": True}, **self.opts)
         return self.keep(made)
 
     def keep(self, made):
@@ -275,7 +275,10 @@ class Client(threading.Thread):
 
     def awake(self, box):
         if box.state == "paused":
-            self.again(f"{box.id}: connect", lambda: self.api.connect(box))
+            if self.random.random() < 0.5:
+                self.again(f"{box.id}: connect", lambda: self.api.connect(box))
+            else:  # any request does it
+                self.again(f"{box.id}: wake", lambda: self.api.run(box, "true"))
             box.state = "running"
             self.lives(box)
 
