@@ -18,7 +18,15 @@
 	F(boot_started)    /* it runs, the record says paused */                                             \
 	F(boot_recorded)   /* nobody has been told, the image still has its saved name, too */               \
 	F(kill_intended)                                                                                     \
-	F(kill_image_gone) /* of one that was paused: its image is removed, the record not yet */
+	F(kill_image_gone) /* of one that was paused: its image is removed, the record not yet */             \
+	F(copy_frozen)     /* of a disk: it is frozen, nothing is copied */                                  \
+	F(copy_thawed)     /* the copy has a temporary name */                                               \
+	F(copy_kept)       /* it has its name */                                                             \
+	F(snapshot_copied) /* no record names the copy */                                                    \
+	F(snapshot_recorded) /* nobody has been told */                                                      \
+	F(fork_made)       /* all children run, nobody has been told of them as such */                      \
+	F(rollback_started) /* both boxes run, the first is recorded */                                      \
+	F(rollback_recorded) /* both run, the second is recorded */
 
 enum fault {
 #define FAULT_ID(name) FAULT_##name,

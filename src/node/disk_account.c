@@ -428,6 +428,19 @@ void disk_account_hold(struct disk_account *d, int64_t bytes)
 	d->held += (uint64_t)bytes;
 }
 
+int disk_account_room(struct disk_account *d, uint64_t bytes, struct error *err)
+{
+	struct host_disk disk;
+	int r = d->host->disk(&disk, d->host->arg);
+	if (r < 0)
+		return error_errno(err, r, "free space of the server's disk");
+	struct disk_marks m = disk_marks(d->options, disk.total);
+	if (disk.free < m.reserve + d->exposure + bytes)
+		return error_set(err, -ENOSPC, 507, "the server's disk has no room for %llu MiB more: %llu MiB are free, %llu are kept in reserve (disk.reserve)",
+			(unsigned long long)(bytes / MIB), (unsigned long long)(disk.free / MIB), (unsigned long long)(m.reserve / MIB));
+	return 0;
+}
+
 int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err)
 {
 	struct host_disk disk;

@@ -78,6 +78,8 @@ void disk_account_hold(struct disk_account *d, int64_t bytes);
 int64_t disk_account_tick(struct disk_account *d);
 enum disk_zone disk_account_zone(const struct disk_account *d);
 
+/* May a file of so many bytes be written beside the sandboxes? 0, or -ENOSPC (507) with *err naming the disk. Looks at the free space now. */
+int disk_account_room(struct disk_account *d, uint64_t bytes, struct error *err);
 /* May `mb` more be promised, when `promised` MiB are? 0, or -ENOSPC (507) with *err naming the disk. Looks at the free space now. */
 int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err);
 

@@ -1,7 +1,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "node/service.h"
+#include "node/snapshots.h"
 
 /* What the front is told: the snapshot after `subscribe`, then every change. */
 
@@ -12,6 +12,8 @@ enum {
 struct snapshot {
 	char (*ids)[SANDBOX_ID + 1]; /* the sandboxes when it began; what is new comes as an event anyway */
 	size_t n_ids, next;
+	char (*snapshots)[SNAPSHOT_ID + 1];
+	size_t n_snapshots, next_snapshot;
 	int64_t ended_at; /* where the terminations go on */
 	char ended_id[SANDBOX_ID + 1];
 	bool posted;      /* snapshot_continue() is on its way */
@@ -28,7 +30,8 @@ static void set_text(struct str *field, uint64_t *present, unsigned tag, const c
 void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_sandbox *ret)
 {
 	struct msg_sandbox m = {
-		.id = str_of(s->id), .state = s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
+		/* Its programs run while its disk is copied: nobody need know. */
+		.id = str_of(s->id), .state = sandbox_runs(s) ? SANDBOX_RUNNING : s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
 		.started_at = s->started_at, .end_at = s->end_at, .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
 		.metadata = {buf_str(&s->metadata)}, .auto_pause = s->auto_pause, .auto_resume = s->auto_resume, .auto_pause_memory = s->auto_pause_memory,
 		.generation = str_of(s->generation), .isolation = str_of(backend_isolation(n->backend)), .sequence = n->sequence,
@@ -96,6 +99,20 @@ void node_template_event(const struct template *t, bool gone, void *arg)
 		send_template(n->front, t, gone);
 }
 
+static void send_snapshot(struct peer *p, const struct snapshot_record *s, bool gone)
+{
+	struct msg_snapshot m;
+	snapshot_message(s, gone, &m);
+	if (p->chan)
+		chan_send(p->chan, MSG_ID_snapshot, &m, 0, NULL, 0, NULL);
+}
+
+void node_snapshot_event(struct node *n, const struct snapshot_record *s, bool gone)
+{
+	if (n->front && n->front->subscribed)
+		send_snapshot(n->front, s, gone);
+}
+
 static void snapshot_template(const struct template *t, void *arg)
 {
 	send_template(arg, t, false);
@@ -106,6 +123,7 @@ void snapshot_free(struct peer *p)
 	if (!p->snapshot)
 		return;
 	free(p->snapshot->ids);
+	free(p->snapshot->snapshots);
 	free(p->snapshot);
 	p->snapshot = NULL;
 }
@@ -117,7 +135,11 @@ void node_subscribe(struct peer *p)
 	struct snapshot *s = calloc(1, sizeof(*s));
 	if (s && n->live.count)
 		s->ids = calloc(n->live.count, sizeof(*s->ids));
-	if (!s || (n->live.count && !s->ids)) {
+	if (s && n->snapshots.count)
+		s->snapshots = calloc(n->snapshots.count, sizeof(*s->snapshots));
+	if (!s || (n->live.count && !s->ids) || (n->snapshots.count && !s->snapshots)) {
+		if (s)
+			free(s->ids);
 		free(s);
 		log_error("snapshot for the front: no memory");
 		chan_free(steal_pointer(&p->chan)); /* it comes back and asks again */
@@ -127,6 +149,11 @@ void node_subscribe(struct peer *p)
 	{
 		const struct live *l = slot->value;
 		memcpy(s->ids[s->n_ids++], l->s.id, sizeof(l->s.id));
+	}
+	map_foreach(&n->snapshots, slot)
+	{
+		const struct snapshot_record *one = slot->value;
+		memcpy(s->snapshots[s->n_snapshots++], one->id, sizeof(one->id));
 	}
 	/* Older terminations are not told, also when they are not pruned yet. */
 	s->ended_at = n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S;
@@ -156,6 +183,15 @@ static bool snapshot_piece(struct peer *p)
 {
 	struct snapshot *s = p->snapshot;
 	struct error err = {0};
+	if (s->next_snapshot < s->n_snapshots) {
+		size_t end = MIN(s->next_snapshot + MESSAGES_PER_TURN, s->n_snapshots);
+		while (s->next_snapshot < end) {
+			const struct snapshot_record *one = snapshot_find(p->node, str_of(s->snapshots[s->next_snapshot++]));
+			if (one)
+				send_snapshot(p, one, false);
+		}
+		return true;
+	}
 	if (s->next < s->n_ids) {
 		size_t end = MIN(s->next + MESSAGES_PER_TURN, s->n_ids);
 		while (s->next < end) {

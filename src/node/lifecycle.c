@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
-#include "node/service.h"
+#include "node/snapshots.h"
 
 #include <stdio.h>
 
@@ -22,13 +22,22 @@ struct live *live_new(struct node *n, struct sandbox *s)
 	}
 	l->node = n;
 	l->s = *s;
+	images_use_all(&n->images, live_layers(l));
 	return l;
+}
+
+struct msg_list live_layers(const struct live *l)
+{
+	struct msg_start start;
+	return sandbox_start(&l->s, &start) < 0 ? (struct msg_list){STR("")} : start.layers;
 }
 
 void live_free(struct live *l)
 {
 	struct node *n = l->node;
 	map_del(&n->live, str_of(l->s.id));
+	live_forget_shot(l);
+	images_leave_all(&n->images, live_layers(l));
 	deadlines_remove(&n->deadlines, &l->deadline);
 	disk_account_remove(n->disk, &l->disk);
 	live_give_all(l);
@@ -74,14 +83,33 @@ static int check_create(const struct node *n, const struct msg_create *m, struct
 	return check_text(m->team, "team", err);
 }
 
-/* The variables as given, then ours, which win: what comes last in the map counts. */
-static int merge_envs(const struct sandbox *s, struct msg_map given, struct buf *to, struct error *err)
+static bool is_ours(struct str key)
 {
-	struct str rest = given.raw, key, value;
+	return str_is(key, "E2B_SANDBOX") || str_is(key, "E2B_SANDBOX_ID") || str_is(key, "E2B_TEMPLATE_ID");
+}
+
+/* Each variable once: it may be long. */
+static bool has_key(struct msg_map map, struct str wanted)
+{
+	struct str rest = map.raw, key, value;
+	while (msg_map_next(&rest, &key, &value))
+		if (str_eq(key, wanted))
+			return true;
+	return false;
+}
+
+/* The inherited variables, then those given, then ours, which win: what comes last in the map counts. */
+int live_merge_envs(const struct sandbox *s, struct msg_map inherited, struct msg_map given, struct buf *to, struct error *err)
+{
+	struct str rest = inherited.raw, key, value;
+	while (msg_map_next(&rest, &key, &value))
+		if (!is_ours(key) && !has_key(given, key))
+			msg_map_add(to, key, value);
+	rest = given.raw;
 	while (msg_map_next(&rest, &key, &value)) {
 		if (!key.n || memchr(key.p, '=', key.n) || memchr(key.p, 0, key.n) || memchr(value.p, 0, value.n))
 			return error_set(err, -EINVAL, 400, "envVars: a name is empty or holds '=', or NUL bytes are in it");
-		if (str_is(key, "E2B_SANDBOX") || str_is(key, "E2B_SANDBOX_ID") || str_is(key, "E2B_TEMPLATE_ID"))
+		if (is_ours(key))
 			continue;
 		msg_map_add(to, key, value);
 	}
@@ -95,11 +123,20 @@ static int merge_envs(const struct sandbox *s, struct msg_map given, struct buf 
 	return 0;
 }
 
+void live_new_identity(struct node *n, struct sandbox *s)
+{
+	do
+		sandbox_new_id(s->id);
+	while (map_get(&n->live, str_of(s->id)));
+	sandbox_new_generation(s->generation);
+	sandbox_derive_tokens(s, n->key);
+}
+
 /* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
-static int fill_start(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
+static int start_of_template(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
 	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT;
-	int r = merge_envs(s, envs, &all, err);
+	int r = live_merge_envs(s, (struct msg_map){STR("")}, envs, &all, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < t->n_layers; i++)
@@ -113,30 +150,73 @@ static int fill_start(struct sandbox *s, const struct template *t, struct msg_ma
 	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
-static int fill_sandbox(const struct node *n, const struct msg_create *m, const struct template *t, struct sandbox *s, struct error *err)
+static int from_template(struct node *n, struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
 	const struct options *o = n->options;
+	s->cpu_count = t->cpu_count ? t->cpu_count : (uint32_t)o->sandbox_cpu;
+	s->memory_mb = t->memory_mb ? t->memory_mb : (uint32_t)o->sandbox_memory;
+	s->disk_mb = t->disk_mb ? t->disk_mb : (uint32_t)o->sandbox_disk;
+	sandbox_copy(s->template_id, sizeof(s->template_id), str_of(t->id));
+	sandbox_copy(s->alias, sizeof(s->alias), str_of(t->alias));
+	return start_of_template(s, t, envs, err);
+}
+
+/* As what the snapshot was made of was started, on its disk; its variables are there, too, but for those given anew. */
+static int from_snapshot(struct node *n, struct sandbox *s, const struct snapshot_record *from, struct msg_map envs, struct error *err)
+{
+	union msg_any any;
+	struct msg_header header;
+	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT;
+	const struct template *t = templates_find(n->templates, str_of(from->template_id));
+	if (msg_decode(buf_str(&from->start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
+		return error_set(err, -EPROTO, 500, "the record of snapshot %s is damaged", from->id);
+	s->cpu_count = from->cpu_count;
+	s->memory_mb = from->memory_mb;
+	s->disk_mb = from->disk_mb;
+	memcpy(s->template_id, from->template_id, sizeof(s->template_id));
+	sandbox_copy(s->alias, sizeof(s->alias), str_of(t ? t->alias : ""));
+	sandbox_copy(s->origin, sizeof(s->origin), str_of(from->id));
+	struct msg_start m = any.start;
+	int r = live_merge_envs(s, m.envs, envs, &all, err);
+	if (r == 0)
+		r = snapshot_layers(from, &layers, err);
+	if (r < 0)
+		return r;
+	m.envs.raw = buf_str(&all);
+	m.layers.raw = buf_str(&layers);
+	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
+}
+
+static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandbox *s, struct error *err)
+{
+	const struct snapshot_record *from = snapshot_find(n, m->template);
+	const struct template *t = from ? NULL : templates_find(n->templates, m->template);
 	*s = (struct sandbox){
 		.state = SANDBOX_CREATING, .started_at = n->host->realtime(n->host->arg), .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER,
-		.cpu_count = t->cpu_count ? t->cpu_count : (uint32_t)o->sandbox_cpu,
-		.memory_mb = t->memory_mb ? t->memory_mb : (uint32_t)o->sandbox_memory,
-		.disk_mb = t->disk_mb ? t->disk_mb : (uint32_t)o->sandbox_disk,
 		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
 		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory, .timeout = m->timeout,
 	};
+	if (from ? !str_is(m->team, from->team) : !t)
+		return error_set(err, -ENOENT, 404, "template '%.*s' not found", STR_FMT(m->template));
 	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
 	if (!sandbox_copy(s->team, sizeof(s->team), m->team))
 		return error_set(err, -EINVAL, 400, "team: too long");
-	sandbox_copy(s->template_id, sizeof(s->template_id), str_of(t->id));
-	sandbox_copy(s->alias, sizeof(s->alias), str_of(t->alias));
-	do
-		sandbox_new_id(s->id);
-	while (map_get(&n->live, str_of(s->id)));
-	sandbox_new_generation(s->generation);
-	sandbox_derive_tokens(s, n->key);
+	live_new_identity(n, s);
 	if (buf_add_str(&s->metadata, m->metadata.raw) < 0 || buf_add_str(&s->allow_out, m->allow_out.raw) < 0 || buf_add_str(&s->deny_out, m->deny_out.raw) < 0)
 		return error_errno(err, -ENOMEM, "create");
-	return fill_start(s, t, m->envs, err);
+	return from ? from_snapshot(n, s, from, m->envs, err) : from_template(n, s, t, m->envs, err);
+}
+
+/* It runs (err NULL), or could not be made. */
+static void answer_create(struct live *l, const struct error *err)
+{
+	struct request *r = steal_pointer(&l->create);
+	if (l->fork)
+		live_forked(l, err);
+	if (r && err)
+		request_fail(r, err);
+	else if (r)
+		request_answer_sandbox(r, l, false);
 }
 
 /* The create came to nothing, and nothing of it is left: the record goes too, then the client is told. */
@@ -152,7 +232,7 @@ static void create_forgotten(const struct error *err, void *arg)
 	if (err)
 		live_log(LOG_WARN, l, "its record stays until the next start of the node: %s", err->message);
 	sandbox_set_state(&l->s, SANDBOX_GONE);
-	request_fail(steal_pointer(&l->create), &f->err);
+	answer_create(l, &f->err);
 	live_free(l);
 	free(f);
 }
@@ -193,9 +273,8 @@ static char *layer_paths(const struct node *n, struct msg_list layers, struct bo
 	return paths;
 }
 
-struct box *live_start_box(struct live *l, const char *disk, struct error *err)
+struct box *node_start_box(struct node *n, const struct sandbox *s, const char *disk, const struct box_ops *ops, void *arg, struct error *err)
 {
-	const struct sandbox *s = &l->s;
 	struct msg_start start;
 	if (sandbox_start(s, &start) < 0) {
 		error_set(err, -EPROTO, 500, "the record of how to start the sandbox is damaged");
@@ -203,12 +282,44 @@ struct box *live_start_box(struct live *l, const char *disk, struct error *err)
 	}
 	struct box_spec spec = {
 		.id = str_of(s->id), .template_id = str_of(s->template_id), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
-		.pids = (uint32_t)l->node->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
+		.pids = (uint32_t)n->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
 		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
 		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .disk = disk,
 	};
-	cleanup_free char *paths = layer_paths(l->node, start.layers, &spec, err);
-	return paths ? box_create(l->node->backend, &spec, &live_box_ops, l, err) : NULL;
+	cleanup_free char *paths = layer_paths(n, start.layers, &spec, err);
+	return paths ? box_create(n->backend, &spec, ops, arg, err) : NULL;
+}
+
+struct box *live_start_box(struct live *l, const char *disk, struct error *err)
+{
+	return node_start_box(l->node, &l->s, disk, &live_box_ops, l, err);
+}
+
+struct live *live_admit(struct node *n, struct sandbox *s, struct error *err)
+{
+	struct live *l = live_new(n, s);
+	if (!l) {
+		sandbox_done(s);
+		error_errno(err, -ENOMEM, "create");
+		return NULL;
+	}
+	if (admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err) < 0) {
+		live_free(l);
+		return NULL;
+	}
+	l->admitted = l->disk_admitted = true;
+	return l;
+}
+
+void live_launch(struct live *l)
+{
+	struct error err = {0};
+	/* Nobody waits for the intent: what a crash leaves of a create that no record names is swept like one whose record says creating. When the store is
+	 * broken, the record that the answer waits for fails too. */
+	records_put(l->node->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
+	l->box = live_start_box(l, NULL, &err);
+	if (!l->box)
+		create_failed(l, &err);
 }
 
 /* Checked, admitted and in the map; NULL with *err set. */
@@ -221,26 +332,11 @@ static struct live *prepare_create(struct node *n, const struct msg_create *m, s
 	}
 	if (check_create(n, m, err) < 0)
 		return NULL;
-	const struct template *t = templates_find(n->templates, m->template);
-	if (!t) {
-		error_set(err, -ENOENT, 404, "template '%.*s' not found", STR_FMT(m->template));
-		return NULL;
-	}
-	int r = fill_sandbox(n, m, t, &s, err);
-	struct live *l = r == 0 ? live_new(n, &s) : NULL;
-	if (!l) {
+	if (fill_sandbox(n, m, &s, err) < 0) {
 		sandbox_done(&s);
-		if (r == 0)
-			error_errno(err, -ENOMEM, "create");
 		return NULL;
 	}
-	r = admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err);
-	if (r < 0) {
-		live_free(l);
-		return NULL;
-	}
-	l->admitted = l->disk_admitted = true;
-	return l;
+	return live_admit(n, &s, err);
 }
 
 void live_create(struct node *n, struct request *r, const struct msg_create *m)
@@ -254,13 +350,8 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	}
 	memcpy(l->request, r->text, sizeof(l->request));
 	l->create = r;
-	live_log(LOG_INFO, l, "create from template %s (%s)", l->s.template_id, l->s.alias);
-	/* Nobody waits for the intent: what a crash leaves of a create that no record names is swept like one whose record says creating. When the store is
-	 * broken, the record that the answer waits for fails too. */
-	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
-	l->box = live_start_box(l, NULL, &err);
-	if (!l->box)
-		create_failed(l, &err);
+	live_log(LOG_INFO, l, "create from template %s (%s)%s%s", l->s.template_id, l->s.alias, *l->s.origin ? ", snapshot " : "", l->s.origin);
+	live_launch(l);
 }
 
 void live_watch(struct live *l, bool adopted)
@@ -282,7 +373,7 @@ static void running_recorded(const struct error *err, void *arg)
 	if (l->s.state != SANDBOX_CREATING)
 		return; /* it died, or was killed, in between; that has its own way */
 	if (err) {
-		request_fail(steal_pointer(&l->create), err);
+		answer_create(l, err);
 		live_end(l, "crashed", err->message);
 		return;
 	}
@@ -290,9 +381,7 @@ static void running_recorded(const struct error *err, void *arg)
 	live_watch(l, false);
 	live_log(LOG_INFO, l, "running (%s)", l->s.launch);
 	node_event(l->node, &l->s);
-	struct msg_sandbox m;
-	sandbox_message(l->node, &l->s, &m);
-	request_answer(steal_pointer(&l->create), MSG_ID_sandbox, &m, -1);
+	answer_create(l, NULL);
 	node_stop_check(l->node);
 }
 
@@ -348,10 +437,10 @@ static void ended(const struct error *err, void *arg)
 	sandbox_set_state(&l->s, SANDBOX_GONE);
 	live_log(LOG_INFO, l, "gone: %s%s%s", l->s.reason, *l->s.detail ? ": " : "", l->s.detail);
 	node_event(n, &l->s);
-	if (l->create) {
+	if (l->create || l->fork) {
 		struct error why;
 		error_set(&why, -ECONNRESET, 500, "the sandbox ended while it was made: %s%s%s", l->s.reason, *l->s.detail ? ": " : "", l->s.detail);
-		request_fail(steal_pointer(&l->create), &why);
+		answer_create(l, &why);
 	}
 	requests_answer(&l->kills, NULL);
 	live_free(l);
@@ -363,6 +452,8 @@ void live_finish(struct live *l)
 	l->box_released = true;
 	if (l->s.state == SANDBOX_KILLING && !l->intent_recorded)
 		return; /* the record of the intent is on its way; kill_recorded() comes back here */
+	if (l->others)
+		return; /* of a rollback; it comes back here */
 	live_give_memory(l);
 	if (*l->s.image && !l->image_gone) {
 		saved_remove(n, l->s.image, l);
@@ -405,6 +496,7 @@ void live_end(struct live *l, const char *reason, const char *detail)
 	disk_account_remove(n->disk, &l->disk);
 	live_unhold_disk(l);
 	live_fail_waiting(l);
+	live_end_shots(l);
 	live_log(LOG_INFO, l, "ending: %s%s%s", l->s.reason, *detail ? ": " : "", detail);
 	node_event(n, &l->s);
 	/* Without fsync: if the power fails now the sandbox is gone anyway, and what a client is told waits for the record of the end, which has one. */

@@ -12,6 +12,7 @@ struct network_change {
 	struct request *request;
 	struct buf allow_out, deny_out;
 	bool has_internet, internet;
+	bool started;   /* the box is told */
 	bool recording; /* in force; recorded() follows in any case */
 };
 
@@ -107,16 +108,23 @@ static void applied(const struct error *err, void *arg)
 
 static void start(struct live *l)
 {
-	while (l->network) {
+	/* A rollback gives it another box: what is asked meanwhile waits, as it does for a copy of its disk. */
+	while (l->network && l->s.state != SANDBOX_SNAPSHOTTING) {
 		struct network_change *c = l->network;
 		struct error err = {0};
 		struct box_network policy = {{buf_str(&c->allow_out)}, {buf_str(&c->deny_out)}, !c->has_internet || c->internet};
 		if (l->s.state != SANDBOX_RUNNING)
 			not_running(l, &err);
-		else if (box_network(l->box, &policy, applied, l, &err) == 0)
+		else if ((c->started = true) && box_network(l->box, &policy, applied, l, &err) == 0)
 			return;
 		finish(l, &err);
 	}
+}
+
+void live_network_go_on(struct live *l)
+{
+	if (l->network && !l->network->started)
+		start(l);
 }
 
 static struct network_change *change_new(struct request *r, const struct msg_network *m)
@@ -139,7 +147,7 @@ void live_network(struct node *n, struct request *r, const struct msg_network *m
 	struct network_change *c = NULL;
 	if (!l || l->s.state == SANDBOX_CREATING)
 		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
-	else if (l->s.state != SANDBOX_RUNNING)
+	else if (!sandbox_runs(&l->s))
 		not_running(l, &err);
 	else if (!(c = change_new(r, m)))
 		error_errno(&err, -ENOMEM, "network policy");

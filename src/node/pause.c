@@ -57,6 +57,7 @@ void live_settled(struct live *l)
 		if (!l->deadline.heap)
 			live_restore_deadline(l, 0); /* it may have come meanwhile */
 		live_answer_resumes(l);
+		live_network_go_on(l);
 		if (l->pauses)
 			live_begin_pause(l, !l->disk_only);
 	} else if (l->s.state == SANDBOX_PAUSED && !l->resuming && l->resumes && (l->s.memory_kept || !l->box)) {

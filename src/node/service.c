@@ -1,4 +1,4 @@
-#include "node/service.h"
+#include "node/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -106,7 +106,7 @@ static void opened(int fd_or_error, void *arg)
 	const struct live *l = live_find(o->node, str_of(o->id));
 	struct error err = {0};
 	struct msg_stream m = {.generation = str_of(o->generation)};
-	if (!l || l->s.state != SANDBOX_RUNNING || strcmp(l->s.generation, o->generation) != 0)
+	if (!l || !sandbox_runs(&l->s) || strcmp(l->s.generation, o->generation) != 0)
 		error_set(&err, -ENOENT, 404, "sandbox %s not found", o->id);
 	else if (fd < 0)
 		error_set(&err, fd, 502, "port %u: %s", o->port, strerror(-fd));
@@ -123,7 +123,7 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 	struct live *l = live_find(n, m->sandbox);
 	if (m->port < 1 || m->port > 65535)
 		error_set(&err, -EINVAL, 400, "port: 1 to 65535");
-	else if (!l || l->s.state != SANDBOX_RUNNING)
+	else if (!l || !sandbox_runs(&l->s))
 		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
 	struct opening *o = err.code ? NULL : calloc(1, sizeof(*o));
 	if (o) {
@@ -159,7 +159,7 @@ static void node_log(struct node *n, struct request *r, const struct msg_logs *m
 {
 	struct error err = {0};
 	struct live *l = live_find(n, m->sandbox);
-	int e = l && l->s.state == SANDBOX_RUNNING ? box_log(l->box, m->after, m->since, log_read, r) : -ENOENT;
+	int e = l && sandbox_runs(&l->s) ? box_log(l->box, m->after, m->since, log_read, r) : -ENOENT;
 	if (e == 0)
 		return;
 	if (e == -ENOENT || e == -EAGAIN)
@@ -174,7 +174,7 @@ static void node_log(struct node *n, struct request *r, const struct msg_logs *m
 static void reload_templates(struct node *n, struct request *r)
 {
 	struct error err = {0};
-	if (templates_load(n->templates, n->directory, node_template_event, n, &err) < 0)
+	if (images_reload_templates(&n->images, n->templates, node_template_event, n, &err) < 0)
 		request_fail(r, &err);
 	else
 		request_answer(r, MSG_ID_ok, NULL, -1);
@@ -198,6 +198,14 @@ static struct str request_text(const struct chan_message *m)
 		return any->timeout.request;
 	if (m->header.type == MSG_ID_network && msg_has(&any->network, network, request))
 		return any->network.request;
+	if (m->header.type == MSG_ID_make_snapshot && msg_has(&any->make_snapshot, make_snapshot, request))
+		return any->make_snapshot.request;
+	if (m->header.type == MSG_ID_delete_snapshot && msg_has(&any->delete_snapshot, delete_snapshot, request))
+		return any->delete_snapshot.request;
+	if (m->header.type == MSG_ID_fork && msg_has(&any->fork, fork, request))
+		return any->fork.request;
+	if (m->header.type == MSG_ID_rollback && msg_has(&any->rollback, rollback, request))
+		return any->rollback.request;
 	if (m->header.type == MSG_ID_pause && msg_has(&any->pause, pause, request))
 		return any->pause.request;
 	if (m->header.type == MSG_ID_resume && msg_has(&any->resume, resume, request))
@@ -225,6 +233,14 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		node_log(n, r, &m->body->logs);
 	else if (m->header.type == MSG_ID_metrics)
 		live_metrics(n, r, &m->body->metrics);
+	else if (m->header.type == MSG_ID_make_snapshot)
+		live_snapshot(n, r, &m->body->make_snapshot);
+	else if (m->header.type == MSG_ID_delete_snapshot)
+		snapshot_delete(n, r, &m->body->delete_snapshot);
+	else if (m->header.type == MSG_ID_fork)
+		live_fork(n, r, &m->body->fork);
+	else if (m->header.type == MSG_ID_rollback)
+		live_rollback(n, r, &m->body->rollback);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
 	else if (m->header.type != MSG_ID_hello && m->header.request)
@@ -433,6 +449,9 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 		r = records_key(n->records, n->key, err);
 	if (r == 0)
 		r = templates_load(n->templates, c->directory, ignore_template, NULL, err);
+	n->images = (struct images){.directory = c->directory, .templates = n->templates};
+	if (r == 0)
+		r = snapshots_load(n, err);
 	if (r < 0)
 		return r;
 	struct backend_config backend = {
@@ -461,6 +480,9 @@ int node_new(const struct node_config *c, struct node **ret, struct error *err)
 void node_adopted(struct node *n)
 {
 	saved_sweep(n);
+	/* Everybody who uses an image is known now. */
+	n->images.backend = n->backend;
+	images_sweep(&n->images);
 	backend_ready(n->backend);
 	n->serving = true;
 	if (n->waiting_egress >= 0)
@@ -555,6 +577,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	n->leaving = true;
+	n->images.backend = NULL;
 	peer_drop(&n->front);
 	peer_drop(&n->egress);
 	saved_free(n);
@@ -568,7 +591,9 @@ void node_free(struct node *n)
 			live_free(l);
 			break;
 		}
+	snapshots_done(n);
 	backend_free(n->backend);
+	images_done(&n->images);
 	workq_free(n->chores);
 	node_ballast_drop(n);
 	disk_account_free(n->disk);

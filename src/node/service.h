@@ -10,6 +10,7 @@
 #include "io/chan.h"
 #include "node/admission.h"
 #include "node/deadlines.h"
+#include "node/images.h"
 #include "node/metrics.h"
 #include "node/templates.h"
 #include "sandbox/records.h"
@@ -110,6 +111,11 @@ struct live {
 	struct request *create;   /* waits for running */
 	struct request *kills;    /* wait for gone */
 	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
+	struct shot *shot;        /* snapshot, fork or rollback under way (snapshots.h) */
+	struct shot *shots;       /* wait for that */
+	struct shot *fork;        /* being made by that fork, as the child fork_at */
+	unsigned fork_at;
+	unsigned others;          /* boxes it has beside `box`, in a rollback */
 	struct request *pauses;   /* wait for paused; the first of them decides whether memory is kept */
 	struct resume_wait *resumes; /* wait for running */
 	struct resumption next;   /* while resuming */
@@ -156,6 +162,10 @@ struct node {
 	struct deadlines deadlines;
 	struct deadlines samplings; /* when each running sandbox is sampled next */
 	struct map live;          /* id → struct live */
+	struct map snapshots;     /* id → struct snapshot_record */
+	struct shot *shots;       /* all of them */
+	uint64_t copying;         /* bytes that copies under way may take */
+	struct images images;
 	struct map dns;           /* slot number → struct dns_slot */
 	struct peer *front, *egress;
 	int waiting_front, waiting_egress; /* channels that came before ready; -1 */
@@ -188,6 +198,17 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m);
 void live_kill(struct node *n, struct request *r, const struct msg_kill *m);
 /* A box of what the sandbox's record says, with a new disk or (`disk`: a path) a saved one; live_box_ops follow. NULL with *err. */
 struct box *live_start_box(struct live *l, const char *disk, struct error *err);
+/* The same with a record that is not (yet) that of a sandbox, and with callbacks of one's own. */
+struct box *node_start_box(struct node *n, const struct sandbox *s, const char *disk, const struct box_ops *ops, void *arg, struct error *err);
+/* A live object that is admitted: NULL with *err. In any case *s is taken over. Then live_launch() starts it; the answer goes to `create` or `fork`. */
+struct live *live_admit(struct node *n, struct sandbox *s, struct error *err);
+void live_launch(struct live *l);
+/* A new id, generation and tokens. */
+void live_new_identity(struct node *n, struct sandbox *s);
+/* The variables it is started with: inherited, given, and ours. 0, or -errno with *err. */
+int live_merge_envs(const struct sandbox *s, struct msg_map inherited, struct msg_map given, struct buf *to, struct error *err);
+/* The layers that its record names. */
+struct msg_list live_layers(const struct live *l);
 /* Takes the sandbox down for a reason; joins a kill that is under way. */
 void live_end(struct live *l, const char *reason, const char *detail);
 struct live *live_find(struct node *n, struct str id);
@@ -210,6 +231,14 @@ void node_stop_check(struct node *n);
 /* Counted off the account: its memory; all of it. */
 void live_give_memory(struct live *l);
 void live_give_all(struct live *l);
+
+/* snapshots.c */
+/* It is being ended: what waits is told, what is under way is ended. */
+void live_end_shots(struct live *l);
+/* It is freed: what is under way goes on without it. */
+void live_forget_shot(struct live *l);
+/* fork.c: the child runs (err NULL), or does not. */
+void live_forked(struct live *l, const struct error *err);
 
 /* pause.c */
 void live_pause(struct node *n, struct request *r, const struct msg_pause *m);
@@ -268,6 +297,8 @@ void live_network(struct node *n, struct request *r, const struct msg_network *m
 /* Its box is gone: who waits for a change is told. Or is not (the node ends). */
 void live_network_ended(struct live *l);
 void live_network_drop(struct live *l);
+/* What waited for a snapshot or a rollback. */
+void live_network_go_on(struct live *l);
 
 /* sampling.c */
 int sampling_init(struct node *n);
@@ -291,6 +322,8 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 /* Tells the front of a change: numbered. */
 void node_event(struct node *n, const struct sandbox *s);
 void node_template_event(const struct template *t, bool gone, void *arg);
+struct snapshot_record;
+void node_snapshot_event(struct node *n, const struct snapshot_record *s, bool gone);
 /* Starts a (new) snapshot for the peer. */
 void node_subscribe(struct peer *p);
 void snapshot_continue(struct peer *p);

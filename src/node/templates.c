@@ -281,6 +281,7 @@ int template_save(const char *node_dir, const struct template *t, struct error *
 struct templates {
 	struct map by_id;    /* struct template, owned */
 	struct map by_alias; /* the same objects */
+	size_t skipped;
 };
 
 struct templates *templates_new(void)
@@ -348,9 +349,10 @@ static int read_all(const char *node_dir, struct templates *into, struct error *
 		size_t n = strlen(e->d_name);
 		if (e->d_name[0] == '.' || n < 5 || strcmp(e->d_name + n - 5, ".json") != 0)
 			continue;
-		if (read_one(node_dir, dirfd(d), e->d_name, &one, &why) < 0)
+		if (read_one(node_dir, dirfd(d), e->d_name, &one, &why) < 0) {
+			into->skipped++;
 			log_warn("template skipped: %s", why.message);
-		else if (add(into, &one) < 0)
+		} else if (add(into, &one) < 0)
 			return error_errno(err, -ENOMEM, "templates");
 	}
 	return 0;
@@ -359,7 +361,7 @@ static int read_all(const char *node_dir, struct templates *into, struct error *
 int templates_load(struct templates *t, const char *node_dir,
 	void (*changed)(const struct template *t, bool gone, void *arg), void *arg, struct error *err)
 {
-	struct templates fresh = {MAP_INIT, MAP_INIT};
+	struct templates fresh = {.by_id = MAP_INIT, .by_alias = MAP_INIT};
 	int r = read_all(node_dir, &fresh, err);
 	if (r < 0) {
 		map_done(&fresh.by_alias);
@@ -388,6 +390,11 @@ const struct template *templates_find(const struct templates *t, struct str refe
 		return NULL;
 	const struct template *found = map_get(&t->by_id, name);
 	return found ? found : map_get(&t->by_alias, name);
+}
+
+size_t templates_skipped(const struct templates *t)
+{
+	return t->skipped;
 }
 
 void templates_each(const struct templates *t, void (*fn)(const struct template *t, void *arg), void *arg)

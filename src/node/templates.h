@@ -95,6 +95,8 @@ int templates_load(struct templates *t, const char *node_dir,
 
 /* By id, else by alias; a trailing ":default" is taken off. NULL. The pointer is valid until the next load. */
 const struct template *templates_find(const struct templates *t, struct str reference);
+/* Descriptions that the last load passed over, because they are broken: what they name may be needed still. */
+size_t templates_skipped(const struct templates *t);
 /* Calls fn for each. */
 void templates_each(const struct templates *t, void (*fn)(const struct template *t, void *arg), void *arg);
 /* Sum of the layers' sizes. */

@@ -84,9 +84,9 @@ void node_clock_stepped(struct node *n)
 		if (l->s.end_at == SANDBOX_NEVER || l->s.deadline == SANDBOX_NEVER || l->s.state == SANDBOX_CREATING)
 			continue;
 		l->s.end_at += step;
-		if (l->s.state != SANDBOX_RUNNING)
+		if (!sandbox_runs(&l->s))
 			continue; /* its transition writes the record */
-		records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
+		records_put(n->records, &l->s, SANDBOX_RUNNING, STORE_NORMAL, NULL, NULL);
 		node_event(n, &l->s);
 	}
 }
@@ -146,7 +146,7 @@ static void changed(const struct error *err, void *arg)
 	struct live *l = live_find(c->node, str_of(c->id));
 	if (err) {
 		request_fail(c->request, err);
-	} else if (!l || l->s.state != SANDBOX_RUNNING) {
+	} else if (!l || !sandbox_runs(&l->s)) {
 		changed_late(c, l);
 	} else {
 		request_answer_sandbox(c->request, l, false);
@@ -174,7 +174,7 @@ void live_timeout(struct node *n, struct request *r, const struct msg_timeout *m
 		error_set(&err, -EINVAL, 400, "timeout: mode %llu is unknown", (unsigned long long)m->mode);
 	else if (check_seconds(n, m->timeout, &err) == 0 && (!l || l->s.state == SANDBOX_CREATING))
 		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
-	else if (!err.code && l->s.state != SANDBOX_RUNNING)
+	else if (!err.code && !sandbox_runs(&l->s))
 		refuse(l, &err);
 	if (err.code) {
 		request_fail(r, &err);

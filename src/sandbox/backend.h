@@ -99,6 +99,8 @@ struct box *box_create(struct backend *b, const struct box_spec *spec, const str
 /* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;
  * *err->message and death say why). `network` is put in force again. NULL with *err when the handle is not understood. */
 struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_network *network, const struct box_ops *ops, void *arg, struct error *err);
+/* From here on others are told of it. In any state. */
+void box_hand_over(struct box *b, const struct box_ops *ops, void *arg);
 /* Kills every process, then releases everything; released() follows when all are dead. Idempotent, in any state (a create in flight is cancelled). */
 void box_kill(struct box *b);
 /* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */

@@ -36,7 +36,7 @@ static const char *const migrations[] = {
 
 _Static_assert(ARRAY_SIZE(migrations) == RECORDS_VERSION, "a migration for each version");
 
-enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE };
+enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE, OP_PUT_SNAPSHOT, OP_FORGET_SNAPSHOT };
 
 struct op {
 	struct op *next;
@@ -44,6 +44,7 @@ struct op {
 	enum store_sync sync;
 	enum sandbox_state state;
 	struct sandbox s; /* a copy, metadata owned */
+	struct snapshot_record snapshot; /* a copy, start owned */
 	int64_t at;
 	unsigned most;
 	records_fn *fn;
@@ -190,6 +191,37 @@ static int prune_rows(struct store *st, int64_t at, unsigned most, struct error 
 	return stmt_step(q, err);
 }
 
+static int put_snapshot(struct store *st, const struct snapshot_record *s, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st,
+		"INSERT INTO snapshots (id, team, name, sandbox, template_id, created_at, cpu_count, memory_mb, disk_mb, image, size, start)"
+		" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(s->id));
+	stmt_text(q, 2, str_of(s->team));
+	stmt_text(q, 3, str_of(s->name));
+	stmt_text(q, 4, str_of(s->sandbox));
+	stmt_text(q, 5, str_of(s->template_id));
+	stmt_i64(q, 6, s->created_at);
+	stmt_i64(q, 7, s->cpu_count);
+	stmt_i64(q, 8, s->memory_mb);
+	stmt_i64(q, 9, s->disk_mb);
+	stmt_text(q, 10, str_of(s->image));
+	stmt_i64(q, 11, (int64_t)s->size);
+	stmt_blob(q, 12, buf_str(&s->start));
+	return stmt_step(q, err);
+}
+
+static int forget_snapshot(struct store *st, const char *id, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "DELETE FROM snapshots WHERE id = ?", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(id));
+	return stmt_step(q, err);
+}
+
 /* The writer */
 
 static int apply(struct store *st, struct op *op, struct error *err)
@@ -205,6 +237,10 @@ static int apply(struct store *st, struct op *op, struct error *err)
 		return end_row(st, &op->s, err);
 	case OP_PRUNE:
 		return prune_rows(st, op->at, op->most, err);
+	case OP_PUT_SNAPSHOT:
+		return put_snapshot(st, &op->snapshot, err);
+	case OP_FORGET_SNAPSHOT:
+		return forget_snapshot(st, op->snapshot.id, err);
 	}
 	return -EINVAL;
 }
@@ -245,6 +281,7 @@ static void write_batch(struct store *st, struct op *ops)
 static void op_free(struct op *op)
 {
 	sandbox_done(&op->s);
+	buf_done(&op->snapshot.start);
 	free(op);
 }
 
@@ -411,6 +448,23 @@ void records_end(struct records *r, const struct sandbox *s, records_fn *fn, voi
 	push(r, op);
 }
 
+void records_put_snapshot(struct records *r, const struct snapshot_record *s, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_PUT_SNAPSHOT, STORE_FULL, fn, arg);
+	op->snapshot = *s;
+	op->snapshot.start = BUF_INIT;
+	if (buf_add_str(&op->snapshot.start, buf_str(&s->start)) < 0)
+		abort();
+	push(r, op);
+}
+
+void records_forget_snapshot(struct records *r, const char *id, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_FORGET_SNAPSHOT, STORE_FULL, fn, arg);
+	sandbox_copy(op->snapshot.id, sizeof(op->snapshot.id), str_of(id));
+	push(r, op);
+}
+
 void records_prune(struct records *r, int64_t at, unsigned most)
 {
 	struct op *op = op_new(OP_PRUNE, STORE_NORMAL, NULL, NULL);
@@ -512,6 +566,28 @@ int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), vo
 		take_bytes(q, 29, &s.deny_out);
 		take_bytes(q, 30, &s.start);
 		take(q, 31, s.origin, sizeof(s.origin));
+		fn(&s, arg);
+	}
+	return e;
+}
+
+int records_load_snapshots(struct records *r, void (*fn)(struct snapshot_record *s, void *arg), void *arg, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(r->reader,
+		"SELECT id, team, name, sandbox, template_id, created_at, cpu_count, memory_mb, disk_mb, image, size, start FROM snapshots", err);
+	if (!q)
+		return -EIO;
+	int e;
+	while ((e = stmt_step(q, err)) == 1) {
+		struct snapshot_record s = {.created_at = stmt_get_i64(q, 5), .cpu_count = (uint32_t)stmt_get_i64(q, 6),
+			.memory_mb = (uint32_t)stmt_get_i64(q, 7), .disk_mb = (uint32_t)stmt_get_i64(q, 8), .size = (uint64_t)stmt_get_i64(q, 10)};
+		take(q, 0, s.id, sizeof(s.id));
+		take(q, 1, s.team, sizeof(s.team));
+		take(q, 2, s.name, sizeof(s.name));
+		take(q, 3, s.sandbox, sizeof(s.sandbox));
+		take(q, 4, s.template_id, sizeof(s.template_id));
+		take(q, 9, s.image, sizeof(s.image));
+		take_bytes(q, 11, &s.start);
 		fn(&s, arg);
 	}
 	return e;

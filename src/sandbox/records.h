@@ -13,6 +13,21 @@ enum { RECORDS_VERSION = 2 }; /* of the schema */
 
 struct records;
 
+enum { SNAPSHOT_ID = 25 }; /* "snap-" and 20 of [a-z0-9] */
+
+/* A snapshot: a copy of a sandbox's disk, and how what it was made of is started. */
+struct snapshot_record {
+	char id[SNAPSHOT_ID + 1];
+	char team[65], name[257];  /* name: "" = none */
+	char sandbox[SANDBOX_ID + 1]; /* what it was made of */
+	char template_id[65];      /* of that sandbox */
+	int64_t created_at;        /* ns, CLOCK_REALTIME */
+	uint32_t cpu_count, memory_mb, disk_mb;
+	char image[64];            /* relative to node/ */
+	uint64_t size;             /* bytes that the image holds on disk */
+	struct buf start;          /* message `start` of that sandbox: the layers below the image; owned */
+};
+
 /* Called in the loop's thread after the commit (err NULL), or when it failed (nothing of this write is in the file). */
 typedef void records_fn(const struct error *err, void *arg);
 
@@ -35,6 +50,12 @@ void records_put_network(struct records *r, const struct sandbox *s, records_fn 
 void records_forget(struct records *r, const struct sandbox *s, records_fn *fn, void *arg);
 /* Turns the record into a termination (reason, detail, ended_at), durably. */
 void records_end(struct records *r, const struct sandbox *s, records_fn *fn, void *arg);
+
+/* A snapshot, durably; and away with it. *s is copied. */
+void records_put_snapshot(struct records *r, const struct snapshot_record *s, records_fn *fn, void *arg);
+void records_forget_snapshot(struct records *r, const char *id, records_fn *fn, void *arg);
+/* Start-up: every snapshot. *s is moved to fn. 0 or -errno. Blocks. */
+int records_load_snapshots(struct records *r, void (*fn)(struct snapshot_record *s, void *arg), void *arg, struct error *err);
 
 /* Start-up: every record that is not a termination. *s is moved to fn, which owns what it holds; tokens are not filled in. 0 or -errno. Blocks. */
 int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), void *arg, struct error *err);

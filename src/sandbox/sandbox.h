@@ -66,6 +66,11 @@ int sandbox_start(const struct sandbox *s, struct msg_start *ret);
 /* The one place that changes the state; an illegal transition is a mistake in the program and aborts. */
 void sandbox_set_state(struct sandbox *s, enum sandbox_state to);
 bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to);
+/* Its programs run: also while its disk is copied. */
+static inline bool sandbox_runs(const struct sandbox *s)
+{
+	return s->state == SANDBOX_RUNNING || s->state == SANDBOX_SNAPSHOTTING;
+}
 /* "creating", ... */
 const char *sandbox_state_name(enum sandbox_state state);
 

@@ -28,6 +28,9 @@ struct box {
 	void *flushed_arg;
 	void (*saved)(const struct error *err, void *arg);
 	void *saved_arg;
+	box_copied_fn *copied;
+	void *copied_arg;
+	char copy[512];
 	box_network_fn *network_done; /* a change under way */
 	void *network_arg;
 	struct box_network network;
@@ -55,6 +58,14 @@ struct fake_box *fake_find(const char *id)
 {
 	for (size_t i = 0; i < FAKE_BOXES; i++)
 		if (*id && strcmp(fake->machine[i].id, id) == 0)
+			return &fake->machine[i];
+	return NULL;
+}
+
+static struct fake_box *find_serial(struct str id, unsigned serial)
+{
+	for (size_t i = 0; i < FAKE_BOXES; i++)
+		if (str_is(id, fake->machine[i].id) && fake->machine[i].serial == serial)
 			return &fake->machine[i];
 	return NULL;
 }
@@ -87,6 +98,7 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 {
 	*ret = running = calloc(1, sizeof(**ret));
 	running->loop = l;
+	snprintf(fake->dir, sizeof(fake->dir), "%s", c->state_dir);
 	for (size_t i = 0; i < FAKE_BOXES; i++)
 		fake->machine[i].known = false;
 	return 0;
@@ -149,7 +161,10 @@ static struct box *box_make(struct backend *b, struct fake_box *m, const struct 
 static struct box_handle handle_of(const struct box *b)
 {
 	struct box_handle h = {0};
-	snprintf(h.text, sizeof(h.text), "fake=%s", b->m->id);
+	if (b->m->serial)
+		snprintf(h.text, sizeof(h.text), "fake=%s+%u", b->m->id, b->m->serial);
+	else
+		snprintf(h.text, sizeof(h.text), "fake=%s", b->m->id);
 	return h;
 }
 
@@ -229,7 +244,13 @@ struct box *box_create(struct backend *b, const struct box_spec *spec, const str
 		error_set(err, -ENOENT, 500, "the saved disk is not there");
 		return NULL;
 	}
+	unsigned serial = 0;
+	while (find_serial(spec->id, serial))
+		serial++;
+	m->serial = serial;
 	snprintf(m->id, sizeof(m->id), "%.*s", STR_FMT(spec->id));
+	for (size_t i = 0, n = 0; i < spec->n_layers && n < sizeof(m->layers); i++)
+		n += (size_t)snprintf(m->layers + n, sizeof(m->layers) - n, "%s ", spec->layers[i] + strlen(fake->dir) + 1);
 	snprintf(m->from, sizeof(m->from), "%s", spec->disk ? spec->disk : "");
 	snprintf(m->token, sizeof(m->token), "%.*s", STR_FMT(spec->token));
 	snprintf(m->user, sizeof(m->user), "%.*s", STR_FMT(spec->user));
@@ -274,11 +295,13 @@ struct box *box_adopt(struct backend *b, struct str id, const char *handle, cons
 	struct error *err)
 {
 	fake->adopts++;
-	if (strncmp(handle, "fake=", 5) != 0 || !str_is(id, handle + 5)) {
+	const char *plus = strchr(handle, '+');
+	struct str name = str_n(handle + 5, plus ? (size_t)(plus - handle - 5) : strlen(handle + 5));
+	if (strncmp(handle, "fake=", 5) != 0 || !str_eq(id, name)) {
 		error_set(err, -EINVAL, 500, "the handle is not understood");
 		return NULL;
 	}
-	struct box *x = box_make(b, fake_find(handle + 5), ops, arg);
+	struct box *x = box_make(b, find_serial(id, plus ? (unsigned)atoi(plus + 1) : 0), ops, arg);
 	if (x->m)
 		set_network(x->m, network);
 	x->adopting = true;
@@ -286,9 +309,29 @@ struct box *box_adopt(struct backend *b, struct str id, const char *handle, cons
 	return x;
 }
 
+static void finish_copy(struct box *b, bool killed)
+{
+	struct error err = {0};
+	struct box_copied c = {.size = 4096, .paused = 1000};
+	box_copied_fn *done = b->copied;
+	if (!done)
+		return;
+	b->copied = NULL;
+	if (killed)
+		error_set(&err, -ECANCELED, 404, "the sandbox ended while its disk was copied");
+	else if (fake->copy == FAKE_FAIL)
+		error_set(&err, -ENOSPC, 507, "the fake's disk has no room");
+	else if (file_replace(AT_FDCWD, b->copy, str_of(b->m->id), 0600) < 0)
+		error_set(&err, -EIO, 500, "%s", b->copy);
+	if (!err.code)
+		crash_at(CRASH_COPIED);
+	done(err.code ? NULL : &c, err.code ? &err : NULL, b->copied_arg);
+}
+
 static void finish_kill(void *arg)
 {
 	struct box *b = arg;
+	finish_copy(b, true);
 	machine_remove(b->m);
 	crash_at(CRASH_KILLED);
 	b->ops->released(b, b->arg);
@@ -333,6 +376,69 @@ int box_save(struct box *b, const char *image, void (*done)(const struct error *
 	if (fake->save != FAKE_MANUAL)
 		loop_post(b->backend->loop, finish_save, b);
 	return 0;
+}
+
+struct copying {
+	struct backend *backend;
+	struct box *box;
+};
+
+static void copy_later(void *arg)
+{
+	struct copying *k = arg;
+	for (struct box *b = k->backend->boxes; b; b = b->next)
+		if (b == k->box) {
+			finish_copy(b, false);
+			break;
+		}
+	free(k);
+}
+
+int box_copy(struct box *b, const char *path, box_copied_fn *done, void *arg)
+{
+	char half[520];
+	fake->copies++;
+	if (b->copied)
+		return -EBUSY;
+	if (b->killing || !b->m || !b->m->alive)
+		return -EAGAIN;
+	snprintf(half, sizeof(half), "%s.new", path);
+	if (fake->crash == CRASH_IN_COPY && file_replace(AT_FDCWD, half, STR("half"), 0600) == 0)
+		crash_at(CRASH_IN_COPY);
+	b->copied = done;
+	b->copied_arg = arg;
+	snprintf(b->copy, sizeof(b->copy), "%s", path);
+	if (fake->copy != FAKE_MANUAL) {
+		struct copying *k = malloc(sizeof(*k));
+		*k = (struct copying){b->backend, b};
+		loop_post(b->backend->loop, copy_later, k);
+	}
+	return 0;
+}
+
+unsigned fake_step_copies(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (b->copied) {
+			n++;
+			finish_copy(b, false);
+		}
+	}
+	return n;
+}
+
+void backend_drop_image(struct backend *b, const char *path)
+{
+	if (unlink(path) == 0)
+		fake->drops++;
+}
+
+void box_hand_over(struct box *b, const struct box_ops *ops, void *arg)
+{
+	b->ops = ops;
+	b->arg = arg;
 }
 
 struct flushing {

@@ -25,6 +25,8 @@ enum fake_crash {
 	CRASH_IN_SAVE,     /* to be ended, only its disk kept: nothing is done */
 	CRASH_SAVE_KILLED, /* dead, its disk where it was */
 	CRASH_SAVED,       /* its disk is saved, the node does not know yet */
+	CRASH_IN_COPY,     /* of its disk: half of it is there, under another name */
+	CRASH_COPIED,      /* it is there, the node does not know yet */
 	CRASH_POINTS,
 };
 
@@ -34,7 +36,9 @@ enum { FAKE_BOXES = 1024, FAKE_CRASHED = 42 };
 struct fake_box {
 	char id[33]; /* "" = free */
 	char envs[1024]; /* "K=V\n..." */
+	unsigned serial; /* 0, but for another one beside the first of that id */
 	char token[65], layer[256], user[33];
+	char layers[2048]; /* all, relative to the directory, with ' ' between */
 	uint32_t memory_mb;
 	char allow[512], deny[512]; /* network policy, entries with ' ' between */
 	bool alive, internet, frozen, known; /* known: the running node has adopted or made it */
@@ -48,7 +52,7 @@ struct fake_box {
 };
 
 struct fake {
-	enum fake_mode start, kill, flush, save;
+	enum fake_mode start, kill, flush, save, copy;
 	int flush_result; /* what a flush and a freeze come to */
 	int freeze_result;
 	char dir[256];    /* where saved disks are */
@@ -57,7 +61,7 @@ struct fake {
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */
-	unsigned creates, kills, saves, adopts, readies, readings, drains, live, most_live;
+	unsigned creates, kills, saves, copies, drops, adopts, readies, readings, drains, live, most_live;
 	struct fake_box machine[FAKE_BOXES];
 };
 
@@ -74,6 +78,7 @@ unsigned fake_step_kills(void);
 unsigned fake_step_networks(void);
 unsigned fake_step_flushes(void);
 unsigned fake_step_saves(void);
+unsigned fake_step_copies(void);
 /* The processes of a box end by themselves; the node (if one runs) is told. */
 void fake_die(const char *id, const char *reason, const char *detail);
 

@@ -369,6 +369,12 @@ int box_watch(struct box *b, struct error *err)
 	return 0;
 }
 
+void box_hand_over(struct box *b, const struct box_ops *ops, void *arg)
+{
+	b->ops = ops;
+	b->arg = arg;
+}
+
 void box_kill(struct box *b)
 {
 	if (b->state == BOX_MAKING)

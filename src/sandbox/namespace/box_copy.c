@@ -4,6 +4,7 @@
 #include "sandbox/space.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fault.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -124,9 +125,11 @@ static int copy_frozen(struct copy_job *j, int to)
 	let_group(j);
 	if (r < 0)
 		return r;
+	FAULT(copy_frozen);
 	r = fstat(j->image, &st) < 0 ? -errno : copy_sparse(j->image, to, st.st_size, true, &j->stop);
 	disk_thaw(j->root);
 	j->result.paused = clock_monotonic() - start;
+	FAULT(copy_thawed);
 	return r;
 }
 
@@ -166,8 +169,10 @@ static int make_copy(struct copy_job *j)
 	int r = copy_frozen(j, to);
 	if (r == 0)
 		r = stopped(j) ? -ECANCELED : keep(to, dir, temporary, j->path);
-	if (r == 0)
+	if (r == 0) {
+		FAULT(copy_kept);
 		r = fstat(to, &st) < 0 ? -errno : 0;
+	}
 	if (r == 0)
 		j->result.size = (uint64_t)st.st_blocks * 512;
 	else
