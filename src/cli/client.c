@@ -339,6 +339,8 @@ int client_target(struct client *cl, const char *given, struct target *ret, stru
 	r = client_call(cl, "GET", path, NULL, &info, NULL, err);
 	if (r < 0)
 		return r;
+	if (str_is(json_str(json_object_get(info, "state")), "paused") && !json_is_true(json_object_get(json_object_get(info, "lifecycle"), "autoResume")))
+		return error_set(err, -EBUSY, 409, "sandbox %s is paused (see `cubicle sandbox resume`)", t.id);
 	struct str token = json_str(json_object_get(info, "envdAccessToken"));
 	if (token.n && !(t.token = str_dup(token)))
 		return error_errno(err, -ENOMEM, "token");

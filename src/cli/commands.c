@@ -33,6 +33,30 @@ static const struct flag create_flags[] = {
 	{"metadata", 'm', FLAG_PAIR, "KEY=VALUE", "What `sandbox list` can filter by. Repeatable.", 0, 0},
 	{"env", 'e', FLAG_PAIR, "KEY=VALUE", "Environment variable of every command; KEY alone passes ours on. Repeatable.", 0, 0},
 	{"no-internet", 0, FLAG_SWITCH, NULL, "Let nothing out.", 0, 0},
+	{"auto-pause", 0, FLAG_SWITCH, NULL, "Pause it at its deadline instead of ending it.", 0, 0},
+	{"auto-resume", 0, FLAG_SWITCH, NULL, "Resume it when somebody connects to one of its ports while it is paused.", 0, 0},
+	{0},
+};
+
+static const struct flag pause_flags[] = {
+	{"disk-only", 0, FLAG_SWITCH, NULL, "End the processes and keep the file system only.", 0, 0},
+	{0},
+};
+
+static const struct flag resume_flags[] = {
+	{"timeout", 0, FLAG_NUMBER, "SECONDS", "The sandbox ends after this time; -1 = never (default: the server's, 300).", -1, MAX_SECONDS},
+	{"from-disk", 0, FLAG_SWITCH, NULL, "Start it anew from its file system, also when its processes were kept.", 0, 0},
+	{0},
+};
+
+static const struct flag fork_flags[] = {
+	{"count", 'n', FLAG_NUMBER, "N", "How many (default 1).", 1, 100},
+	{"timeout", 0, FLAG_NUMBER, "SECONDS", "Each ends after this time; -1 = never (default: the server's, 300).", -1, MAX_SECONDS},
+	{0},
+};
+
+static const struct flag snapshot_list_flags[] = {
+	{"sandbox", 0, FLAG_TEXT, "ID", "Only those of this sandbox.", 0, 0},
 	{0},
 };
 
@@ -99,8 +123,21 @@ const struct command commands[] = {
 	{"sandbox metrics", "SANDBOX", "Show what a sandbox uses: CPU, memory, disk, every five seconds.",
 		"CPU in percent of all its processors. With --json a line for each sample. Of what is older than a quarter of an hour a sample for two minutes is kept.", metrics_flags, 1, 1, REST_NONE, 0,
 		cmd_sandbox_metrics},
+	{"sandbox pause", "SANDBOX...", "Pause sandboxes: processes are frozen, deadlines stop.",
+		"A paused sandbox keeps its memory until the machine is restarted, then what is on its disk. It counts for no quota and never ends by itself.", pause_flags, 1,
+		CLI_MAX_WORDS, REST_NONE, 0, cmd_sandbox_pause},
+	{"sandbox resume", "SANDBOX...", "Let paused sandboxes go on.", NULL, resume_flags, 1, CLI_MAX_WORDS, REST_NONE, 0, cmd_sandbox_resume},
+	{"sandbox fork", "SANDBOX", "Make sandboxes that go on from the file system of a running one, and print their ids.",
+		"Memory and processes are not copied: each starts as after a restart, with new ids of its own.", fork_flags, 1, 1, REST_NONE, 0, cmd_sandbox_fork},
+	{"sandbox snapshot", "SANDBOX [NAME]", "Make a snapshot of a running sandbox's file system and print its id.",
+		"`cubicle sandbox create` takes the id or the name in the place of a template. A name that is given again means the newer snapshot.", NULL, 1, 2, REST_NONE, 0,
+		cmd_sandbox_snapshot},
+	{"sandbox rollback", "SANDBOX SNAPSHOT", "Take a sandbox back to a snapshot of it.", "It keeps its id; its processes end, and it starts anew.", NULL, 2, 2, REST_NONE, 0,
+		cmd_sandbox_rollback},
 	{"sandbox kill", "SANDBOX...", "End sandboxes: every process is dead when this returns.", NULL, kill_flags, 0, CLI_MAX_WORDS, REST_NONE, 0,
 		cmd_sandbox_kill},
+	{"snapshot list", "", "List the snapshots, the newest first.", NULL, snapshot_list_flags, 0, 0, REST_NONE, 0, cmd_snapshot_list},
+	{"snapshot delete", "SNAPSHOT...", "Delete snapshots, given by id or name.", "Sandboxes that were made from one go on.", NULL, 1, CLI_MAX_WORDS, REST_NONE, 0, cmd_snapshot_delete},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},
 	{"template make-default", "[NAME...]", "Make the templates `base` and `code-interpreter-v1`.",
 		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "

@@ -10,6 +10,15 @@ int cmd_sandbox_list(struct cli *c);
 int cmd_sandbox_info(struct cli *c);
 int cmd_sandbox_kill(struct cli *c);
 
+/* commands_life.c */
+int cmd_sandbox_pause(struct cli *c);
+int cmd_sandbox_resume(struct cli *c);
+int cmd_sandbox_fork(struct cli *c);
+int cmd_sandbox_snapshot(struct cli *c);
+int cmd_sandbox_rollback(struct cli *c);
+int cmd_snapshot_list(struct cli *c);
+int cmd_snapshot_delete(struct cli *c);
+
 /* commands_logs.c */
 int cmd_sandbox_logs(struct cli *c);
 

@@ -34,6 +34,11 @@ static void sandboxes(struct buf *to, void *arg)
 	list_all(to, arg, false, "/v2/sandboxes?limit=100", NULL, "sandboxID", "alias");
 }
 
+static void snapshots(struct buf *to, void *arg)
+{
+	list_all(to, arg, false, "/snapshots?limit=100", "names", "snapshotID", "originSandboxID");
+}
+
 static void templates(struct buf *to, void *arg)
 {
 	list_all(to, arg, false, "/templates", "aliases", "templateID", "templateID");
@@ -52,7 +57,7 @@ static void teams(struct buf *to, void *arg)
 /* The scripts call `completion words -- WORDS...`: the candidates for the last of these words. */
 static int print_words(struct cli *c)
 {
-	static const struct completion_source sources[] = {{"SANDBOX", sandboxes}, {"TEMPLATE", templates}, {"KEY", keys}, {"TEAM", teams}, {0}};
+	static const struct completion_source sources[] = {{"SANDBOX", sandboxes}, {"TEMPLATE", templates}, {"SNAPSHOT", snapshots}, {"KEY", keys}, {"TEAM", teams}, {0}};
 	cleanup_buf struct buf out = BUF_INIT;
 	int argc = 0;
 	while (c->rest && c->rest[argc])

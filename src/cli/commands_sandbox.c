@@ -41,6 +41,10 @@ static json_t *create_body(const struct cli *c, struct error *err)
 		json_object_set_new(body, "timeout", json_integer(timeout->number));
 	if (cli_flag(c, "no-internet")->set)
 		json_object_set_new(body, "allow_internet_access", json_false());
+	if (cli_flag(c, "auto-pause")->set)
+		json_object_set_new(body, "autoPause", json_true());
+	if (cli_flag(c, "auto-resume")->set)
+		json_object_set_new(body, "autoResume", json_pack("{s:b}", "enabled", 1));
 	return steal_pointer(&body);
 }
 
@@ -68,6 +72,11 @@ static int64_t seconds_until(const json_t *time)
 	if (str_starts(text, STR("9999-")))
 		return INT64_MAX;
 	return (at - clock_realtime()) / NS_PER_S;
+}
+
+static bool is_paused(const json_t *s)
+{
+	return str_is(json_str(json_object_get(s, "state")), "paused");
 }
 
 static void metadata_text(struct buf *to, const json_t *metadata)
@@ -121,7 +130,7 @@ int cmd_sandbox_list(struct cli *c)
 		table_add(&t, alias.n ? alias : json_str(json_object_get(s, "templateID")));
 		table_add(&t, json_str(json_object_get(s, "state")));
 		table_addf(&t, "%s", duration_text(text, -seconds_until(json_object_get(s, "startedAt"))));
-		table_addf(&t, "%s", duration_text(text, seconds_until(json_object_get(s, "endAt"))));
+		table_addf(&t, "%s", is_paused(s) ? "-" : duration_text(text, seconds_until(json_object_get(s, "endAt"))));
 		table_addf(&t, "%lld", (long long)json_integer_value(json_object_get(s, "cpuCount")));
 		table_addf(&t, "%lld MiB", (long long)json_integer_value(json_object_get(s, "memoryMB")));
 		table_add(&t, buf_str(&metadata));
@@ -144,12 +153,18 @@ static void print_info(const json_t *s)
 		const char *title, *key;
 	} lines[] = {
 		{"sandbox", "sandboxID"}, {"template", "alias"}, {"template id", "templateID"}, {"state", "state"}, {"isolation", "isolation"},
-		{"started", "startedAt"}, {"ends", "endAt"},
+		{"started", "startedAt"}, {"resumed from", "resumedFrom"},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
 		info_line(lines[i].title, json_str(json_object_get(s, lines[i].key)));
+	/* The deadline stands still while it is paused: what is shown of it is when that began. */
 	char left[24];
-	printf("%-12s %s\n", "ends in", duration_text(left, seconds_until(json_object_get(s, "endAt"))));
+	info_line(is_paused(s) ? "paused" : "ends", json_str(json_object_get(s, "endAt")));
+	if (!is_paused(s))
+		printf("%-12s %s\n", "ends in", duration_text(left, seconds_until(json_object_get(s, "endAt"))));
+	const json_t *lifecycle = json_object_get(s, "lifecycle");
+	printf("%-12s %.*s%s\n", "at the end", STR_FMT(json_str(json_object_get(lifecycle, "onTimeout"))),
+		json_is_true(json_object_get(lifecycle, "autoResume")) ? ", resumed by traffic" : "");
 	printf("%-12s %lld CPU, %lld MiB memory, %lld MiB disk\n", "size", (long long)json_integer_value(json_object_get(s, "cpuCount")),
 		(long long)json_integer_value(json_object_get(s, "memoryMB")), (long long)json_integer_value(json_object_get(s, "diskSizeMB")));
 	cleanup_buf struct buf metadata = BUF_INIT;
