@@ -96,12 +96,12 @@ static void done_empty(const struct node_answer *a, void *arg)
 		api_answer_empty(r);
 }
 
-static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t seconds, node_done_fn *done)
+static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t seconds)
 {
 	struct error err = {0};
 	struct msg_timeout m = {.sandbox = str_of(r->sandbox), .mode = mode, .timeout = seconds};
 	msg_set(&m, timeout, request, str_of(r->id));
-	api_wait(r, node_timeout(r->api->config.node, &m, done, r, &err), &err);
+	api_wait(r, node_timeout(r->api->config.node, &m, done_empty, r, &err), &err);
 }
 
 void handle_pause(struct api_request *r)
@@ -112,13 +112,8 @@ void handle_pause(struct api_request *r)
 		api_fail(r, &err);
 		return;
 	}
-	const struct index_sandbox *s = api_sandbox(r, false);
-	if (!s)
+	if (!api_sandbox(r, false))
 		return;
-	if (s->state == SANDBOX_PAUSED) {
-		api_failf(r, 409, "Error pausing sandbox - sandbox '%s' is already paused", r->sandbox);
-		return;
-	}
 	struct msg_pause m = {.sandbox = str_of(r->sandbox), .memory = memory};
 	msg_set(&m, pause, request, str_of(r->id));
 	api_wait(r, node_pause(r->api->config.node, &m, done_empty, r, &err), &err);
@@ -190,20 +185,6 @@ static struct wake *new_wake(struct api_request *r, enum resume_mode mode)
 	return w;
 }
 
-/* A pause may have begun before the node heard of this: then it is waited for. */
-static void extended(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	const struct index_sandbox *s = index_find(r->api->config.index, str_of(r->sandbox));
-	r->call = NULL;
-	if (!a->err)
-		answer_access(r, 200);
-	else if (a->err->status == 409 && s && s->state != SANDBOX_KILLING)
-		resume(r, s);
-	else
-		api_fail_call(r, a->err);
-}
-
 void handle_connect(struct api_request *r)
 {
 	struct wake *w = new_wake(r, RESUME_CONNECT);
@@ -215,9 +196,7 @@ void handle_connect(struct api_request *r)
 		api_failf(r, 409, "Sandbox \"%s\" is being killed", r->sandbox);
 	else if (index_is_running(s) && w->seconds == 0)
 		answer_access(r, 200); /* asks for no time: nothing changes */
-	else if (index_is_running(s))
-		set_timeout(r, TIMEOUT_CONNECT, w->seconds, extended);
-	else if (index_is_paused(s))
+	else if (index_is_running(s) || index_is_paused(s))
 		resume(r, s);
 	else
 		api_sandbox_not_found(r);
@@ -266,7 +245,7 @@ void handle_timeout(struct api_request *r)
 	if (s->state == SANDBOX_PAUSED)
 		api_sandbox_not_found(r);
 	else
-		set_timeout(r, TIMEOUT_SET, seconds, done_empty);
+		set_timeout(r, TIMEOUT_SET, seconds);
 }
 
 void handle_refresh(struct api_request *r)
@@ -287,5 +266,5 @@ void handle_refresh(struct api_request *r)
 	if (s->state == SANDBOX_PAUSED)
 		api_sandbox_not_found(r);
 	else
-		set_timeout(r, TIMEOUT_REFRESH, MAX(seconds, (int64_t)SHORTEST), done_empty);
+		set_timeout(r, TIMEOUT_REFRESH, MAX(seconds, (int64_t)SHORTEST));
 }

@@ -295,7 +295,9 @@ static void pause_sandbox(struct world *w, const struct msg_pause *m, uint64_t r
 	if (!s) {
 		refuse(w, request, -ENOENT, 404, "no such sandbox");
 	} else if (s->state == SANDBOX_PAUSED) {
-		refuse(w, request, -EALREADY, 409, "it is paused");
+		char text[128];
+		snprintf(text, sizeof(text), "Error pausing sandbox - sandbox '%s' is already paused", s->id);
+		refuse(w, request, -EALREADY, 409, text);
 	} else if (w->slow) {
 		if (s->state == SANDBOX_RUNNING) {
 			s->state = SANDBOX_PAUSING;

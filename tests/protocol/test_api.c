@@ -413,7 +413,7 @@ static void connect_extends_and_never_shortens(void **state)
 	snprintf(target, sizeof(target), "/v2/sandboxes/%s/connect", id);
 	int64_t before = world_find(world, id)->end_at;
 	expect("POST", target, NULL, "{\"timeout\":10}", 200, NULL);
-	assert_int_equal(world->last_timeout.mode, TIMEOUT_CONNECT);
+	assert_int_equal(world->last_resume.mode, RESUME_CONNECT);
 	assert_true(world_find(world, id)->end_at == before);
 	expect("POST", target, NULL, "{\"timeout\":3600}", 200, NULL);
 	assert_true(world_find(world, id)->end_at > before);
@@ -421,7 +421,7 @@ static void connect_extends_and_never_shortens(void **state)
 	expect("POST", target, NULL, "{\"timeout\":0}", 200, NULL);
 	assert_int_equal(world->calls, calls); /* nothing to ask for */
 	expect("POST", target, NULL, NULL, 200, NULL);
-	assert_int_equal(world->last_timeout.timeout, 300);
+	assert_int_equal(world->last_resume.timeout, 300);
 	cleanup_reply struct reply r = world_ask(world, "POST", target, NULL, "{\"timeout\":-1}");
 	assert_string_equal(reply_text(&r, "envdAccessToken"), "envd1");
 
