@@ -3,6 +3,7 @@
 An error that a restart may cause (502, 503, a connection that ends) is no answer: the call is made again. Everything else is judged."""
 
 import base64
+import collections
 import hashlib
 import http.client
 import json
@@ -333,8 +334,9 @@ class Client(threading.Thread):
             return
         box = self.random.choice(self.boxes)
         names, weights = zip(*self.soak.actions.items())
-        getattr(self, self.random.choices(names, weights)[0])(box)
-        self.soak.steps += 1
+        name = self.random.choices(names, weights)[0]
+        getattr(self, name)(box)
+        self.soak.done[name] += 1
 
     def finish(self):
         """Everything is there, right, and can be ended."""
@@ -360,14 +362,15 @@ class Client(threading.Thread):
 class Soak:
     """`chaos`: which processes are killed; 0 seconds between kills = none."""
 
-    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "kill": 1}
+    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 1, "snapshot": 1, "start_again": 1, "forget": 1, "kill": 2}
 
     def __init__(self, server, seed, minutes, clients=6, between_kills=6.0):
         self.server, self.seed = server, seed
         self.random = random.Random(f"{seed}/chaos")
         self.between_kills = between_kills
         self.deadline = time.monotonic() + minutes * 60
-        self.steps = self.again = self.kills = 0
+        self.again = self.kills = 0
+        self.done = collections.Counter()
         self.clients = [Client(self, n) for n in range(clients)]
 
     def failed(self):
@@ -401,7 +404,7 @@ class Soak:
                 c.failure = traceback.format_exc()
                 raise AssertionError(self.tell(c)) from None
         self.sweep()
-        print(f"soak: {self.steps} steps, {self.kills} kills, {self.again} calls made again", flush=True)
+        print(f"soak: {dict(self.done)}; {self.kills} processes killed, {self.again} calls made again", flush=True)
 
     def sweep(self):
         """What is left was made for a caller who was never told: its creation was cut."""
@@ -411,3 +414,7 @@ class Soak:
         for b in left:
             status, _ = self.server.call("DELETE", "/sandboxes/" + b["sandboxID"])
             assert status == 204, b
+        left = self.server.call("GET", "/snapshots")[1]
+        assert len(left) <= self.again, left
+        for x in left:
+            assert self.server.call("DELETE", "/templates/" + x["snapshotID"])[0] == 204, x
