@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 enum {
-	LOCK_TRIES = 30000, /* of a ms each */
+	LOCK_TRIES = 10000, /* of a ms each */
 	/* linux/fs/ext4/ext4.h: the superblock, and two of its fields. */
 	SUPERBLOCK = 1024,
 	S_STATE = 0x3a,

@@ -12,7 +12,7 @@
 
 struct host;
 
-/* Waits until no loop device has the image any more, and locks it for this open file. 0, or -EBUSY after 30 s. */
+/* Waits until no loop device has the image any more, and locks it for this open file. 0, or -EBUSY after 10 s. */
 int saved_lock(int image, struct error *err);
 /* The image of an ended sandbox, <dir>/disks/<name>, becomes <dir>/<image> ("saved/NAME"): unmounted, checked if it was not unmounted cleanly (by a process with the id
  * `unprivileged`, which nobody else has now), durable. 0, also when it stands there already. -EUCLEAN: e2fsck cannot repair it by itself. */
