@@ -98,6 +98,7 @@ static void is_paused(struct live *l, const struct error *err)
 {
 	struct node *n = l->node;
 	sandbox_set_state(&l->s, SANDBOX_PAUSED);
+	l->saving = false;
 	l->s.end_at = l->paused_at;
 	l->s.deadline = SANDBOX_NEVER;
 	live_hold_disk(l);
@@ -208,7 +209,6 @@ static void saved(const struct error *err, void *arg)
 {
 	struct live *l = arg;
 	struct node *n = l->node;
-	l->saving = false;
 	if (l->s.state != SANDBOX_PAUSING)
 		return;
 	if (err) {
@@ -245,7 +245,6 @@ void live_keep_disk(struct live *l)
 	l->saving = true;
 	int r = box_save(l->box, l->s.image, saved, l);
 	if (r < 0) {
-		l->saving = false;
 		live_end(l, "crashed", "its disk cannot be kept: no memory");
 	}
 }

@@ -138,7 +138,7 @@ struct live {
 	bool admitted;            /* a sandbox and its memory */
 	bool disk_admitted;
 	bool disk_only;           /* the pause that waits or is under way keeps no memory */
-	bool saving;              /* pausing: its processes are ended, its image is being moved */
+	bool saving;              /* pausing: its processes are ended, its image is being moved, that is being recorded */
 	bool resuming;            /* paused: on its way to running */
 	bool recording;           /* resuming: the record is being written */
 	bool image_gone;          /* being killed: its saved image is removed */
