@@ -156,12 +156,17 @@ static void send_head(struct exchange *x)
 		exchange_set_timer(x, CONTINUE_PATIENCE);
 }
 
-/* The node knows more than the index: it may be pausing the sandbox at this moment. */
+/*
+ * The node knows more than the index: at this moment it may be pausing the sandbox, or has just put another life in its place (a rollback). The index will tell, and
+ * on_ended() then takes the exchange where it belongs.
+ */
 static void refused_by_state(struct exchange *x, int status)
 {
 	const struct index_sandbox *s = index_find(x->ingress->config.index, str_of(x->id));
 	if (s && s->auto_resume)
 		wake(x, s);
+	else if (s && x->tries < CONNECT_TRIES)
+		exchange_set_timer(x, retry_after[x->tries - 1]);
 	else if (status == 404)
 		fail_gone(x);
 	else
@@ -174,7 +179,7 @@ static void on_opened(const struct node_answer *a, void *arg)
 	x->call = NULL;
 	if (!a->err && !target_is(x->target, str_of(x->id), a->body->stream.generation)) {
 		close(a->fd);
-		fail_gone(x);
+		refused_by_state(x, 404);
 	} else if (!a->err) {
 		x->up = target_add(x->target, a->fd, x->port, &answer_ops, x);
 		if (x->up)

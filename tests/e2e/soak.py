@@ -113,6 +113,9 @@ class Raw:
     def snapshot(self, box):
         return self.api("POST", f"/sandboxes/{box.id}/snapshots", {})[1]["snapshotID"]
 
+    def rollback(self, box, snapshot):
+        return self.api("POST", f"/sandboxes/{box.id}/rollback", {"snapshotID": snapshot})[1]["snapshotID"]
+
     def delete_snapshot(self, snapshot):
         return self.api("DELETE", f"/templates/{snapshot}", expect=(204, 404))[0] == 204
 
@@ -196,7 +199,7 @@ class Client(threading.Thread):
         self.random = random.Random(f"{soak.seed}/{number}")
         self.raw = Raw(soak.server)
         self.api = self.raw if number % 2 else Published(soak.server)
-        self.boxes, self.snapshots = [], []  # of the latter: (id, files)
+        self.boxes, self.snapshots = [], []  # of the latter: (id, files, the sandbox)
         self.killed = []
         self.journal = []
         self.failure = None
@@ -305,16 +308,26 @@ class Client(threading.Thread):
         self.awake(box)
         if len(self.snapshots) < MAX_SNAPSHOTS:
             i, _ = self.again(f"{box.id}: snapshot", lambda: self.api.snapshot(box))
-            self.snapshots.append((i, dict(box.files)))
+            self.snapshots.append((i, dict(box.files), box))
 
     def start_again(self, box):
         """From a snapshot."""
         if self.snapshots and len(self.boxes) < MAX_BOXES:
-            self.create(*self.random.choice(self.snapshots))
+            i, files, _ = self.random.choice(self.snapshots)
+            self.create(i, files)
+
+    def rollback(self, box):
+        own = [(i, files) for i, files, origin in self.snapshots if origin is box]
+        if own:
+            i, files = self.random.choice(own)
+            self.awake(box)
+            self.again(f"{box.id}: rollback to {i}", lambda: self.raw.rollback(box, i))
+            box.files, box.alive = dict(files), None
+            self.read(box)
 
     def forget(self, box):
         if self.snapshots:
-            i, _ = self.snapshots.pop(self.random.randrange(len(self.snapshots)))
+            i, _, _ = self.snapshots.pop(self.random.randrange(len(self.snapshots)))
             done, repeated = self.again(f"delete {i}", lambda: self.api.delete_snapshot(i))
             assert done or repeated, f"snapshot {i} was lost"
 
@@ -348,7 +361,7 @@ class Client(threading.Thread):
             self.execute(box)
             self.lives(box)
             self.kill(box)
-        for i, files in self.snapshots:
+        for i, files, _ in self.snapshots:
             box = self.create(i, files)
             self.read(box)
             self.kill(box)
@@ -362,7 +375,7 @@ class Client(threading.Thread):
 class Soak:
     """`chaos`: which processes are killed; 0 seconds between kills = none."""
 
-    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 1, "snapshot": 1, "start_again": 1, "forget": 1, "kill": 2}
+    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 1, "snapshot": 1, "start_again": 1, "rollback": 2, "forget": 1, "kill": 2}
 
     def __init__(self, server, seed, minutes, clients=6, between_kills=6.0):
         self.server, self.seed = server, seed

@@ -131,6 +131,8 @@ static void other_refusals_of_the_node_are_told(void **state)
 	start();
 	int c = connect_client();
 	say(c, "GET / HTTP/1.1\r\nHost: 9-iabc.x\r\n\r\n");
+	await(c);
+	assert_int_equal(t.opens, 3); /* the index might have had more to say */
 	assert_non_null(strstr(heard(c), "The sandbox was not found"));
 	say(c, "GET / HTTP/1.1\r\nHost: 11-iabc.x\r\n\r\n");
 	const char *a = heard(c);
@@ -138,8 +140,16 @@ static void other_refusals_of_the_node_are_told(void **state)
 	assert_non_null(strstr(a, "too busy"));
 	/* a connection into another life of the sandbox is not used */
 	say(c, "GET / HTTP/1.1\r\nHost: 12-iabc.x\r\n\r\n");
+	await(c);
 	assert_non_null(strstr(heard(c), "The sandbox was not found"));
-	assert_string_equal(heard(t.apps[0]), "");
+	assert_int_equal(t.n_apps, 3);
+	for (int i = 0; i < 3; i++)
+		assert_string_equal(heard(t.apps[i]), "");
+	/* unless the index hears of that life in time */
+	say(c, "GET /moved HTTP/1.1\r\nHost: 12-iabc.x\r\n\r\n");
+	say_sandbox("iabc", SANDBOX_RUNNING, "g9", NULL, true);
+	turns(10);
+	assert_int_equal(strncmp(heard(t.apps[t.n_apps - 1]), "GET /moved ", 11), 0);
 	close(c);
 	stop();
 }
@@ -305,6 +315,7 @@ static void a_new_generation_gets_new_connections(void **state)
 	turns(5);
 	assert_int_not_equal(take(t.apps[0], NULL), OPEN);
 	say(c, "GET / HTTP/1.1\r\nHost: 12-iabc.x\r\n\r\n"); /* the node's stream says g9, and g2 is awaited */
+	await(c);
 	assert_non_null(strstr(heard(c), "The sandbox was not found"));
 	close(c);
 	stop();
