@@ -4,6 +4,7 @@ import base64
 import datetime
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -66,6 +67,35 @@ class Sandbox:
         status, answer = server.call("POST", "/v2/sandboxes", {"templateID": "distro", **body})
         assert status == 201, (status, answer)
         self.id, self.token = answer["sandboxID"], answer["envdAccessToken"]
+
+    @classmethod
+    def resumed(cls, server, i):
+        """One that was paused before the power went, from its disk."""
+        box = cls.__new__(cls)
+        status, answer = server.call("POST", f"/sandboxes/{i}/connect", {"timeout": 600})
+        assert status == 201 and answer["resumedFrom"] == "disk", (status, answer)
+        box.server, box.id, box.token = server, i, answer["envdAccessToken"]
+        return box
+
+    def fill(self):
+        """Leaves a file that can be checked."""
+        data = os.urandom(100000)
+        assert self.file("POST", "/home/user/g", data)[0] == 200
+        assert self.file("POST", "/home/user/g.sum", hashlib.sha256(data).hexdigest().encode())[0] == 200
+        return self
+
+    def check(self):
+        assert hashlib.sha256(self.file("GET", "/home/user/g")[1]).hexdigest().encode() == self.file("GET", "/home/user/g.sum")[1], self.id
+        assert self.run("/bin/sha256sum", "/home/user/g")[0]["exitCode"] == 0
+        return self
+
+    def pause(self, memory):
+        assert self.server.call("POST", f"/sandboxes/{self.id}/pause", {"memory": memory})[0] == 204
+
+    def snapshot(self, **body):
+        status, answer = self.server.call("POST", f"/sandboxes/{self.id}/snapshots", body)
+        assert status == 201, (status, answer)
+        return answer["snapshotID"]
 
     def headers(self):
         return {"E2b-Sandbox-Id": self.id, "E2b-Sandbox-Port": "49983", "X-Access-Token": self.token}
@@ -289,13 +319,25 @@ def clock_step(server):
     say("ok: a step of the wall clock moves deadlines and kills nobody")
 
 
-def churn(server):
-    """Creates and kills until the power goes."""
+def churn_kills(server):
+    """Creates and kills until the power goes; likewise the others."""
     while True:
-        box = Sandbox(server)
-        box.file("POST", "/home/user/g", os.urandom(100000))
+        box = Sandbox(server).fill()
         box.kill()
         say("KILLED", box.id)
+
+
+def churn_pauses(server):
+    for n in itertools.count():
+        box = Sandbox(server, timeout=3600).fill()
+        box.pause(n % 2 == 0)
+        say("PAUSED", box.id)
+
+
+def churn_snapshots(server):
+    box = Sandbox(server, timeout=3600)
+    while True:
+        say("SNAPPED", box.fill().snapshot())
 
 
 def first():
@@ -312,18 +354,28 @@ def first():
     assert boxes[0].file("POST", "/home/user/kept", b"x" * 100000)[0] == 200
     pathlib.Path(LOST).write_text(boxes[0].id)
     os.sync()
-    for _ in range(2):
-        threading.Thread(target=guarded, args=(churn, server), daemon=True).start()
+    for part in churn_kills, churn_pauses, churn_snapshots:
+        threading.Thread(target=guarded, args=(part, server), daemon=True).start()
     threading.Event().wait()
 
 
-def after(killed):
-    """After the power cut. `killed` was answered as killed before."""
+def after(killed, paused, snapped):
+    """After the power cut. `killed`, `paused` and `snapped` were answered before: each stays so, and what was under way is done or undone."""
     before = leak.snapshot()
     server = Server().start()
     for gone, reason in (pathlib.Path(LOST).read_text(), "host_lost"), (killed, "killed"):
         status, body = server.call("GET", "/sandboxes/" + gone)
         assert status == 404 and body["lastTermination"]["reason"] == reason, (status, body)
+    boxes = server.call("GET", "/v2/sandboxes")[1]
+    assert paused in [b["sandboxID"] for b in boxes] and {b["state"] for b in boxes} == {"paused"}, boxes
+    for b in boxes:
+        Sandbox.resumed(server, b["sandboxID"]).check().kill()
+    snapshots = [x["snapshotID"] for x in server.call("GET", "/snapshots")[1]]
+    assert snapped in snapshots, snapshots
+    for i in snapshots:
+        Sandbox(server, templateID=i).check().kill()
+        assert server.call("DELETE", "/templates/" + i)[0] == 204
+    say(f"ok: {len(boxes)} paused sandboxes and {len(snapshots)} snapshots are whole")
     assert server.call("GET", "/v2/sandboxes") == (200, [])
     box = basics(server)
     server.stop()
