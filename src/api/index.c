@@ -217,6 +217,7 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 	if (msg_has(m, sandbox, origin))
 		s.origin = m->origin;
 	s.internet = s.has_internet && m->internet;
+	s.memory_kept = msg_has(m, sandbox, memory_kept) && m->memory_kept;
 	if (msg_has(m, sandbox, allow_out))
 		s.allow_out = m->allow_out;
 	if (msg_has(m, sandbox, deny_out))

@@ -24,6 +24,7 @@ struct index_sandbox {
 	struct msg_map metadata;
 	bool has_internet, internet;             /* allow_internet_access as given; has_internet: it was given */
 	bool auto_pause, auto_resume, auto_pause_memory;
+	bool memory_kept;                        /* paused, and its memory stays on the machine */
 	struct msg_list allow_out, deny_out;     /* of the network policy, as given */
 	struct str resumed_from;                 /* of its newest resume: "memory", "disk"; empty = none yet */
 	struct str origin;                       /* the sandbox it is a fork of, or the snapshot it was made from; empty = made from a template */

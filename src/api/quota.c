@@ -98,7 +98,7 @@ int64_t quota_limit(const struct quota *q, const struct team *team, enum quota_k
 	return team->limits[kind] == QUOTA_DEFAULT ? of_server[kind] : team->limits[kind];
 }
 
-/* Takes the machine's room. One that is being paused may come back, one that is being killed does not. */
+/* Runs, as far as room is concerned. One that is being paused may come back, one that is being killed does not. */
 static bool counts(const struct index_sandbox *s)
 {
 	return index_is_running(s) || s->state == SANDBOX_CREATING || s->state == SANDBOX_PAUSING;
@@ -109,10 +109,10 @@ struct quota_usage quota_usage(const struct quota *q, const struct team *team)
 	struct quota_usage u = {0};
 	for (size_t i = 0; i < index_count(q->index); i++) {
 		const struct index_sandbox *s = index_at(q->index, i);
-		if (counts(s) && str_is(s->team, team->ref)) {
-			u.sandboxes++;
-			u.memory_mb += s->memory_mb;
-		}
+		if (!str_is(s->team, team->ref))
+			continue;
+		u.sandboxes += counts(s);
+		u.memory_mb += counts(s) || s->memory_kept ? s->memory_mb : 0;
 	}
 	for (const struct quota_lease *l = q->first; l; l = l->next) {
 		if (l->team != team)
@@ -215,12 +215,13 @@ int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quo
 	const struct team *team = starter(q, s->team, err);
 	if (!team)
 		return -EACCES;
+	uint64_t more_mb = s->memory_kept ? 0 : s->memory_mb; /* what is kept counts already */
 	bool joins = counts(s);
 	for (const struct quota_lease *l = q->first; l && !joins; l = l->next)
 		joins = str_is(s->id, l->resumes);
-	int r = joins ? 0 : check_room(q, team, 1, s->memory_mb, err);
+	int r = joins ? 0 : check_room(q, team, 1, more_mb, err);
 	if (r == 0)
-		r = lease_new(q, team, s->memory_mb, ret, err);
+		r = lease_new(q, team, more_mb, ret, err);
 	if (r < 0)
 		return r;
 	struct quota_lease *l = *ret;

@@ -3,7 +3,7 @@
  * has not told yet, so that a hundred requests at once cannot pass one limit. All on the loop.
  *
  * A create and each child of a fork are a sandbox, its memory and a create; a resume, from memory or from disk, is a sandbox and its memory. What is paused
- * counts for nothing, and what the node gave without being asked by this process (after a restart) is in the index.
+ * is no sandbox, but its memory counts when it is kept; what the node gave without being asked by this process (after a restart) is in the index.
  */
 #ifndef CUBICLE_API_QUOTA_H
 #define CUBICLE_API_QUOTA_H

@@ -22,7 +22,7 @@ enum {
 enum quota_kind {
 	QUOTA_SANDBOXES, /* running at once */
 	QUOTA_CREATES,   /* started in a second */
-	QUOTA_MEMORY,    /* MiB promised to running sandboxes */
+	QUOTA_MEMORY,    /* MiB promised to running sandboxes, or kept of paused ones */
 	QUOTA_KINDS,
 };
 

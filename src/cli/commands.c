@@ -91,7 +91,7 @@ static const struct flag make_default_flags[] = {
 #define QUOTA_FLAGS                                                                                          \
 	{"sandboxes", 0, FLAG_TEXT, "N", "Most sandboxes that run at once: a number, `none`, or `default` for the server's option.", 0, 0}, \
 	{"creates", 0, FLAG_TEXT, "N", "Most sandboxes that are started in a second, likewise.", 0, 0},      \
-	{"memory", 0, FLAG_TEXT, "MIB", "Most memory in MiB of the sandboxes that run, likewise.", 0, 0}
+	{"memory", 0, FLAG_TEXT, "MIB", "Most memory in MiB of the sandboxes that run or are paused with their memory, likewise.", 0, 0}
 
 static const struct flag quota_flags[] = {QUOTA_FLAGS, {0}};
 

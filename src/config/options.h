@@ -27,7 +27,7 @@
 	O("max_sandboxes", max_sandboxes, INT, "1000", 1, 20000, "Most sandboxes on this machine at once.") \
 	O("quota.sandboxes", quota_sandboxes, INT, "0", 0, 1000000, "Most sandboxes of a team that run at once, for teams without a limit of their own; more get 429. 0 = no limit.") \
 	O("quota.creates", quota_creates, INT, "0", 0, 1000000, "Most sandboxes that a team starts in a second, likewise.") \
-	O("quota.memory", quota_memory, INT, "0", 0, 1000000000, "Most memory in MiB of a team's running sandboxes, likewise.") \
+	O("quota.memory", quota_memory, INT, "0", 0, 1000000000, "Most memory in MiB of a team's sandboxes that run or are paused with their memory, likewise.") \
 	O("timeout.default", timeout_default, INT, "300", 1, 2592000, "Seconds a sandbox lives when a request names no timeout.") \
 	O("timeout.max", timeout_max, INT, "2592000", 1, 31536000, "Longest timeout in seconds a request may ask for.") \
 	O("overcommit.memory", overcommit_memory, FACTOR, "4", 1, 100, "How often the machine's memory may be promised.") \

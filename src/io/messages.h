@@ -145,7 +145,8 @@ enum {
 	F(sandbox, 25, STR, resumed_from, 8, OPTIONAL) /* of its newest resume: "memory" or "disk" */       \
 	F(sandbox, 26, LIST, allow_out, 8192, OPTIONAL)                                                      \
 	F(sandbox, 27, LIST, deny_out, 8192, OPTIONAL)                                                       \
-	F(sandbox, 28, STR, origin, 32, OPTIONAL)    /* the sandbox it is a fork of, or the snapshot it was made from */
+	F(sandbox, 28, STR, origin, 32, OPTIONAL)    /* the sandbox it is a fork of, or the snapshot it was made from */ \
+	F(sandbox, 29, BOOL, memory_kept, 0, OPTIONAL) /* paused, and its memory stays on the machine */
 #define MSG_FIELDS_snapshot(F)                                                                               \
 	F(snapshot, 1, STR, id, 32, REQUIRED)        /* "snap-" and 20 of [a-z0-9] */                        \
 	F(snapshot, 2, STR, team, 64, REQUIRED)                                                              \

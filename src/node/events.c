@@ -42,6 +42,8 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	set_text(&m.launch, &m.present, MSG_TAG_sandbox_launch, s->launch);
 	set_text(&m.origin, &m.present, MSG_TAG_sandbox_origin, s->origin);
 	set_text(&m.resumed_from, &m.present, MSG_TAG_sandbox_resumed_from, s->resumed_from);
+	if (s->state == SANDBOX_PAUSED && s->memory_kept)
+		msg_set(&m, sandbox, memory_kept, true);
 	if (s->has_internet)
 		msg_set(&m, sandbox, internet, s->internet);
 	if (buf_len(&s->allow_out))

@@ -203,6 +203,19 @@ def test_a_team_over_its_quota_is_told_so_by_every_client(server, team):
     assert a.create()[0] == 201
 
 
+def test_a_paused_sandbox_gives_back_what_it_does_not_keep(server, team):
+    a = team("frozen", "--memory", "512")
+    box = a.create()[1]["sandboxID"]
+    assert a.call("POST", f"/sandboxes/{box}/pause", {"memory": True})[0] == 204
+    assert a.create()[0] == 429
+    assert a.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 201
+    assert a.call("POST", f"/sandboxes/{box}/pause", {"memory": False})[0] == 204
+    other = a.create()[1]["sandboxID"]
+    assert a.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 429
+    assert a.call("DELETE", f"/sandboxes/{other}")[0] == 204
+    assert a.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 201
+
+
 def reachable(team):
     try:
         return team.call("GET", "/v2/sandboxes")[0] == 200

@@ -571,6 +571,26 @@ static void a_resume_needs_room_again(void **state)
 	check_refusal(&a, "quota sandboxes");
 }
 
+static void memory_that_a_paused_sandbox_keeps_counts(void **state)
+{
+	struct member a = member_new("a", "{\"memoryMB\":1024}");
+	char first[33], target[64];
+	assert_int_equal(create_as(&a), 201);
+	snprintf(first, sizeof(first), "%s", newest());
+	assert_int_equal(create_as(&a), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/pause", first);
+	assert_int_equal(status_of(&a, "POST", target, "{\"memory\":true}"), 204);
+	check_refusal(&a, "quota memory");
+	/* It comes back into what it kept. */
+	snprintf(target, sizeof(target), "/v2/sandboxes/%s/connect", first);
+	assert_int_equal(status_of(&a, "POST", target, "{}"), 201);
+	snprintf(target, sizeof(target), "/sandboxes/%s/pause", first);
+	assert_int_equal(status_of(&a, "POST", target, "{\"memory\":false}"), 204);
+	assert_int_equal(create_as(&a), 201);
+	snprintf(target, sizeof(target), "/v2/sandboxes/%s/connect", first);
+	assert_int_equal(status_of(&a, "POST", target, "{}"), 429);
+}
+
 static void creates_are_limited_in_time(void **state)
 {
 	struct member a = member_new("a", "{\"creates\":3}");
@@ -646,6 +666,7 @@ int main(void)
 		T(a_create_counts_until_the_node_has_answered),
 		T(forks_count_for_each_child),
 		T(a_resume_needs_room_again),
+		T(memory_that_a_paused_sandbox_keeps_counts),
 		T(creates_are_limited_in_time),
 		T(an_old_database_is_taken_over),
 	};
