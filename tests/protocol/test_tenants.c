@@ -414,7 +414,8 @@ static void a_team_over_its_quota_gets_429(void **state)
 	/* One that ended makes room, one that is paused too; one that is being paused does not yet. */
 	struct fake_sandbox *last = world_find(world, newest());
 	world->options.quota_sandboxes = 2;
-	more = world_admin(world, "PATCH", target, "{\"quotas\":{\"sandboxes\":null}}");
+	cleanup_reply struct reply servers = world_admin(world, "PATCH", target, "{\"quotas\":{\"sandboxes\":null}}");
+	assert_int_equal(servers.status, 200);
 	check_refusal(&c, "quota sandboxes");
 	last->state = SANDBOX_PAUSING;
 	world_event(world, last);
