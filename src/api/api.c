@@ -1,6 +1,7 @@
 #include "api/api.h"
 #include "api/handlers.h"
 #include "api/request.h"
+#include "api/request_counts.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -56,6 +57,10 @@ int api_new(const struct api_config *c, struct api **ret, struct error *err)
 	if (!a)
 		return error_errno(err, -ENOMEM, "api");
 	a->config = *c;
+	if (!(a->counts = request_counts_new())) {
+		free(a);
+		return error_errno(err, -ENOMEM, "api");
+	}
 	/* The first digest loads OpenSSL's provider, which takes milliseconds: before the first client. */
 	char warm[65];
 	key_hash(STR(""), warm);
@@ -91,6 +96,7 @@ void api_free(struct api *a)
 	quota_free(a->quota);
 	teams_free(a->teams);
 	keys_free(a->keys);
+	request_counts_free(a->counts);
 	store_free(a->store);
 	free(a);
 }

@@ -22,6 +22,7 @@ struct api_config {
 	/* Asks for the certificates of listen.tls to be read again; each call is followed by one api_certificates_reloaded(), in order. 0 or -errno with *err. */
 	int (*reload_certificates)(void *arg, struct error *err);
 	void *arg;
+	unsigned (*connections)(void *arg); /* open to clients now; NULL = unknown */
 	const char *directory; /* where front.db lies: the front's own directory */
 };
 
@@ -33,6 +34,9 @@ void api_free(struct api *a);
 /* Takes over a request from on_request() of the HTTP server. `admin`: it came over the admin socket, whose peer is root: no key is needed,
  * the default team acts, or the one that X-Cubicle-Team names, and the /admin/ routes exist. */
 void api_handle(struct api *a, struct http_req *r, bool admin);
+
+/* A request that came in on metrics.listen: GET /metrics, without a key, and nothing else (api/prometheus.h). */
+void api_handle_metrics(struct api *a, struct http_req *r);
 
 /* The key that serve made at its first start: added unless its hash is known (also as revoked). Blocks for one commit. 0 or -errno with *err. */
 int api_first_key(struct api *a, const struct msg_first_key *m, struct error *err);

@@ -41,6 +41,10 @@ void handle_logs_v2(struct api_request *r);
 void handle_metrics(struct api_request *r);
 void handle_metrics_of_several(struct api_request *r);
 
+/* prometheus.c */
+void handle_prometheus(struct api_request *r);
+void handle_no_prometheus(struct api_request *r);
+
 /* templates.c */
 void handle_templates(struct api_request *r);
 void handle_template(struct api_request *r);

@@ -364,6 +364,12 @@ struct node_call *node_metrics(struct node_client *nc, const struct msg_metrics 
 	return call(nc, MSG_ID_metrics, m, MSG_ID_metrics_page, done, arg, err);
 }
 
+struct node_call *node_figures(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
+{
+	struct msg_figures m = {0};
+	return call(nc, MSG_ID_figures, &m, MSG_ID_figures_page, done, arg, err);
+}
+
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
 {
 	struct msg_reload_templates m = {0};

@@ -1,6 +1,7 @@
 #include "api/request.h"
 #include "api/decode.h"
 #include "api/handlers.h"
+#include "api/request_counts.h"
 #include "api/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -31,8 +32,10 @@ static void log_end(struct api_request *r, int status, const char *why)
 	struct str path = r->http ? r->http->head->path : str_of(route ? route->pattern : "?");
 	bool probe = route && (route->flags & ROUTE_PUBLIC) && status < 400;
 	bool grave = status >= 500 && status != 501 && status != 503;
+	int64_t took = clock_monotonic() - r->began;
+	request_counts_add(r->api->counts, route, status, took);
 	log_write(grave ? LOG_WARN : probe ? LOG_DEBUG : LOG_INFO, &ids, "%.*s %.*s %d %.1f ms%s%s", (int)MIN(method.n, (size_t)32),
-		method.p, (int)MIN(path.n, (size_t)512), path.p, status, (double)(clock_monotonic() - r->began) / NS_PER_MS,
+		method.p, (int)MIN(path.n, (size_t)512), path.p, status, (double)took / NS_PER_MS,
 		why[0] ? ": " : "", why);
 }
 
@@ -58,6 +61,14 @@ void api_answer(struct api_request *r, int status, const struct buf *json)
 		api_failf(r, 503, "the server is out of memory");
 	else
 		respond(r, status, "application/json", buf_str(json), "");
+}
+
+void api_answer_text(struct api_request *r, const char *content_type, const struct buf *text)
+{
+	if (text->failed)
+		api_failf(r, 503, "the server is out of memory");
+	else
+		respond(r, 200, content_type, buf_str(text), "");
 }
 
 void api_answer_empty(struct api_request *r)
@@ -406,5 +417,27 @@ void api_handle(struct api *a, struct http_req *http, bool admin)
 	if (head->framing == HTTP_BODY_LENGTH && head->length > API_BODY_MAX && (r->match.route->flags & ROUTE_BODY))
 		api_failf(r, 413, "the request's body is longer than %d bytes", API_BODY_MAX);
 	else if (head->framing == HTTP_BODY_NONE || !(r->match.route->flags & ROUTE_BODY))
+		dispatch(r);
+}
+
+void api_handle_metrics(struct api *a, struct http_req *http)
+{
+	/* Of no interest to the log when it works: once every few seconds. */
+	static const struct route only = {"GET", "/metrics", ROUTE_PUBLIC, handle_prometheus, "Metrics of the server."};
+	struct api_request *r = calloc(1, sizeof(*r));
+	if (!r) {
+		http_respond_error(http, 503, "the server is out of memory");
+		return;
+	}
+	*r = (struct api_request){.api = a, .http = http, .began = clock_monotonic(), .match.route = &only};
+	http->ops = &request_ops;
+	http->arg = r;
+	choose_id(r);
+	bool get = str_is(http->head->method, "GET") || str_is(http->head->method, "HEAD");
+	if (!str_is(http->head->path, "/metrics"))
+		api_failf(r, 404, "only /metrics is here");
+	else if (!get)
+		api_failf(r, 405, "only GET is allowed here");
+	else
 		dispatch(r);
 }

@@ -25,6 +25,7 @@ struct api {
 	struct api_request *reloads, **last_reload; /* waiting for certificates, the oldest first */
 	struct loop_timer *timer; /* writes down when keys were used */
 	struct clients_seen clients;
+	struct request_counts *counts;
 };
 
 struct api_request {
@@ -49,6 +50,8 @@ struct api_request {
 
 /* Each ends the request: nothing may touch it afterwards. */
 void api_answer(struct api_request *r, int status, const struct buf *json);
+/* The same for what is no JSON. */
+void api_answer_text(struct api_request *r, const char *content_type, const struct buf *text);
 void api_answer_empty(struct api_request *r);
 void api_fail(struct api_request *r, const struct error *err);
 void api_failf(struct api_request *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -89,7 +89,7 @@ const struct route api_routes[] = {
 	LATER("GET", "/volumecontent/{volumeID}/file", "Reads a file of a volume.")
 	LATER("PUT", "/volumecontent/{volumeID}/file", "Writes a file of a volume.")
 	LATER("GET", "/nodes", "Lists the machines.")
-	LATER("GET", "/metrics", "Metrics of the server.")
+	R("GET", "/metrics", ROUTE_PUBLIC, handle_no_prometheus, "Metrics of the server: on a listener of their own.")
 	/* the admin socket */
 	R("GET", "/admin/keys", ROUTE_ADMIN, handle_keys, "Lists the keys.")
 	R("POST", "/admin/keys", ROUTE_ADMIN | ROUTE_BODY, handle_key_create, "Makes a key; the answer shows it once.")

@@ -58,7 +58,7 @@ struct serve {
 	struct loop *loop;
 	struct child child[CHILDREN];
 	char first_key[64];
-	int options_fd, lock, public_listener, tls_listener, admin_listener, null;
+	int options_fd, lock, public_listener, tls_listener, admin_listener, metrics_listener, null;
 	struct certificates certificates; /* of tls_listener */
 	struct loop_timer *expiry;        /* looks at them once a day */
 	int signals;
@@ -183,6 +183,8 @@ static int prepare(struct serve *s, struct error *err)
 		return r;
 	if (*o->listen_tls && ((r = certificates_load(o, &s->certificates, err)) < 0 || (r = s->tls_listener = listen_tcp("listen.tls", o->listen_tls, err)) < 0))
 		return r;
+	if (*o->metrics_listen && (r = s->metrics_listener = listen_tcp("metrics.listen", o->metrics_listen, err)) < 0)
+		return r;
 	snprintf(path, sizeof(path), "%s/admin.sock", o->state_dir);
 	if ((r = s->admin_listener = listen_unix(path, 0600, err)) < 0)
 		return r;
@@ -280,7 +282,8 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 			return;
 	if (!s->announced) {
 		s->announced = true;
-		log_info("ready: serving on %s%s%s", s->options->listen, s->tls_listener < 0 ? "" : ", over TLS on ", s->options->listen_tls);
+		log_info("ready: serving on %s%s%s%s%s", s->options->listen, s->tls_listener < 0 ? "" : ", over TLS on ", s->options->listen_tls,
+			s->metrics_listener < 0 ? "" : ", metrics on ", s->options->metrics_listen);
 		notify_systemd("READY=1");
 	}
 }
@@ -340,7 +343,7 @@ static void child_start(struct child *c)
 		return;
 	}
 	/* The order is the contract of docs/architecture.md, "Descriptors at start". */
-	int fds[5] = {pair[1], s->options_fd}, n = 2;
+	int fds[6] = {pair[1], s->options_fd}, n = 2;
 	if (c == &s->child[NODE])
 		fds[n++] = s->lock;
 	if (c == &s->child[FRONT]) {
@@ -348,6 +351,8 @@ static void child_start(struct child *c)
 		fds[n++] = s->admin_listener;
 		if (s->tls_listener >= 0)
 			fds[n++] = s->tls_listener;
+		if (s->metrics_listener >= 0)
+			fds[n++] = s->metrics_listener;
 	}
 	pid_t pid = fork();
 	if (pid == 0)
@@ -522,7 +527,7 @@ int serve_main(const struct options *o)
 {
 	enum log_level level = LOG_INFO;
 	struct error err = {0};
-	struct serve s = {.options = o, .options_fd = -1, .lock = -1, .public_listener = -1, .tls_listener = -1, .admin_listener = -1,
+	struct serve s = {.options = o, .options_fd = -1, .lock = -1, .public_listener = -1, .tls_listener = -1, .admin_listener = -1, .metrics_listener = -1,
 		.certificates = {.fd = -1}};
 	if (log_level_parse(str_of(o->log_level), &level) < 0) {
 		fprintf(stderr, "cubicle serve: log.level '%s' is none of debug, info, warn, error\n", o->log_level);

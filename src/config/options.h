@@ -18,6 +18,7 @@
 	O("listen.tls", listen_tls, STRING, "", 0, 0, "Address and port where the same is served over TLS; empty: nowhere.") \
 	O("tls.cert", tls_cert, STRING, "", 0, 0, "Certificate chain (PEM, leaf first) for listen.tls; several, comma-separated, are chosen by name. Empty: the one of `cubicle cert make`.") \
 	O("tls.key", tls_key, STRING, "", 0, 0, "Private keys (PEM, no passphrase) for tls.cert, in the same order; empty: they are in the files of tls.cert.") \
+	O("metrics.listen", metrics_listen, STRING, "", 0, 0, "Address and port where GET /metrics tells a Prometheus about the whole server, to whoever can connect; empty: nowhere.") \
 	O("domain", domain, STRING, "", 0, 0, "Domain (with a port where needed) that clients reach sandboxes under: <port>-<id>.<domain>. Empty: clients use their own.") \
 	O("ingress.connections", ingress_connections, INT, "4096", 1, 100000, "Most connections from outside into one sandbox at once; more get 429.") \
 	O("log.level", log_level, STRING, "info", 0, 0, "Lowest level written: debug, info, warn or error.")  \

@@ -18,8 +18,8 @@
 #include <sys/stat.h>
 
 /* docs/architecture.md, "Descriptors at start" */
-enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6, FD_TLS = 7 };
-enum { WORKERS = 4, MAX_JOBS = 4096, MAX_CONNECTIONS = 100000 };
+enum { FD_SERVE = 3, FD_OPTIONS = 4, FD_PUBLIC = 5, FD_ADMIN = 6, FD_TLS = 7 /* with listen.tls; then that of metrics.listen */ };
+enum { WORKERS = 4, MAX_JOBS = 4096, MAX_CONNECTIONS = 100000, MAX_MONITORS = 64 };
 
 /* Clients wait in the backlog until the index is there: after a restart of this process they see a pause and no error. A node that stays away is told as such. */
 #define INDEX_PATIENCE (3 * NS_PER_S)
@@ -35,7 +35,7 @@ struct front {
 	struct node_client *node;
 	struct api *api;
 	struct ingress *ingress;
-	struct http_server *public, *admin;
+	struct http_server *public, *admin, *metrics;
 	struct tls_server *tls; /* of new connections to FD_TLS; NULL without listen.tls */
 	struct chan *serve;
 	struct loop_timer *timer;
@@ -66,6 +66,18 @@ static void on_admin_request(struct http_req *r, void *arg)
 	take_request(arg, r, true);
 }
 
+static void on_metrics_request(struct http_req *r, void *arg)
+{
+	struct front *f = arg;
+	api_handle_metrics(f->api, r);
+}
+
+static unsigned connections(void *arg)
+{
+	struct front *f = arg;
+	return http_server_connections(f->public);
+}
+
 static bool own_key(struct str value, void *arg)
 {
 	struct front *f = arg;
@@ -79,6 +91,8 @@ static void start_listening(struct front *f)
 		r = http_server_listen(f->admin, FD_ADMIN);
 	if (r == 0 && *f->options.listen_tls)
 		r = http_server_listen_with(f->public, FD_TLS, tls_accept, &f->tls);
+	if (r == 0 && *f->options.metrics_listen)
+		r = http_server_listen(f->metrics, *f->options.listen_tls ? FD_TLS + 1 : FD_TLS);
 	if (r < 0) {
 		log_error("listening: %s", strerror(-r));
 		loop_stop(f->loop);
@@ -103,7 +117,7 @@ static void await_index(struct front *f)
 
 static void await_end(struct front *f)
 {
-	bool busy = http_server_connections(f->public) || http_server_connections(f->admin);
+	bool busy = http_server_connections(f->public) || http_server_connections(f->admin) || http_server_connections(f->metrics);
 	if (!busy || clock_boottime() >= f->deadline)
 		loop_stop(f->loop);
 	else
@@ -185,6 +199,7 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		f->deadline = clock_boottime() + STOP_PATIENCE;
 		http_server_drain(f->public);
 		http_server_drain(f->admin);
+		http_server_drain(f->metrics);
 		await_end(f);
 	}
 }
@@ -230,7 +245,7 @@ static int start(struct front *f, struct error *err)
 		return error_errno(err, -ENOMEM, "starting");
 	/* "/" is the front's own directory by now. */
 	struct api_config api = {.loop = f->loop, .workq = f->workq, .options = &f->options, .index = f->index, .node = f->node, .directory = "/",
-		.reload_certificates = ask_for_certificates, .arg = f};
+		.reload_certificates = ask_for_certificates, .connections = connections, .arg = f};
 	int r = api_new(&api, &f->api, err);
 	if (r < 0)
 		return r;
@@ -238,11 +253,13 @@ static int start(struct front *f, struct error *err)
 		.connection_limit = (unsigned)f->options.ingress_connections};
 	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = max_connections()};
 	struct http_server_config admin = {.on_request = on_admin_request, .arg = f};
+	struct http_server_config metrics = {.on_request = on_metrics_request, .arg = f, .max_connections = MAX_MONITORS};
 	f->ingress = ingress_new(&ingress);
 	f->public = http_server_new(f->loop, &public);
 	f->admin = http_server_new(f->loop, &admin);
+	f->metrics = http_server_new(f->loop, &metrics);
 	f->serve = chan_new(f->loop, FD_SERVE, MSG_FROM_SERVE, 0, &serve_ops, f);
-	if (!f->ingress || !f->public || !f->admin || !f->serve)
+	if (!f->ingress || !f->public || !f->admin || !f->metrics || !f->serve)
 		return error_errno(err, -ENOMEM, "starting");
 	return confine_syscalls(err);
 }
@@ -252,6 +269,7 @@ static void finish(struct front *f)
 {
 	http_server_free(f->public);
 	http_server_free(f->admin);
+	http_server_free(f->metrics);
 	if (f->loop)
 		loop_turn(f->loop, 0); /* what was put off to the end of a turn, and work that is done */
 	workq_free(f->workq);

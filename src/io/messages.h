@@ -111,6 +111,7 @@ enum {
 	F(metrics, 2, I64, start, 0, OPTIONAL)       /* with a sandbox; ns, CLOCK_REALTIME, inclusive */     \
 	F(metrics, 3, I64, end, 0, OPTIONAL)                                                                 \
 	F(metrics, 5, LIST, sandboxes, 4096, OPTIONAL) /* instead: the newest sample of each, at most METRICS_BATCH */
+#define MSG_FIELDS_figures(F)                /* answered by `figures_page` */
 #define MSG_FIELDS_logs(F)                                                                                   \
 	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
@@ -164,6 +165,8 @@ enum {
 #define MSG_FIELDS_metrics_page(F)                                                                           \
 	F(metrics_page, 1, STR, samples, 57344, REQUIRED) /* of one sandbox struct metrics_sample, of several metrics_newest (node/metrics.h), one behind the other */ \
 	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* of one sandbox: ask again, from behind the last sample */
+#define MSG_FIELDS_figures_page(F)                                                                           \
+	F(figures_page, 1, STR, values, 4096, REQUIRED) /* struct node_figures (node/figures.h) */
 #define MSG_FIELDS_template(F)                                                                               \
 	F(template, 1, STR, id, 64, REQUIRED)                                                                \
 	F(template, 2, STR, alias, 256, OPTIONAL)                                                            \
@@ -266,6 +269,7 @@ enum {
 	M(32, rollback, MSG_FROM_FRONT, 0)                                                                   \
 	M(33, network, MSG_FROM_FRONT, 0)                                                                    \
 	M(34, metrics, MSG_FROM_FRONT, 0)                                                                    \
+	M(35, figures, MSG_FROM_FRONT, 0)                                                                    \
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
@@ -273,6 +277,7 @@ enum {
 	M(44, snapshot, MSG_FROM_NODE, 0)                                                                    \
 	M(45, forked, MSG_FROM_NODE, 0)                                                                      \
 	M(46, metrics_page, MSG_FROM_NODE, 0)                                                                \
+	M(47, figures_page, MSG_FROM_NODE, 0)                                                                \
 	M(60, dns_serve, MSG_FROM_NODE, 2)                                                                   \
 	M(61, dns_policy, MSG_FROM_NODE, 0)                                                                  \
 	M(62, dns_stop, MSG_FROM_NODE, 0)                                                                    \

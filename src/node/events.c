@@ -71,8 +71,13 @@ static void send_sandbox(struct peer *p, const struct sandbox *s)
 void node_event(struct node *n, const struct sandbox *s)
 {
 	struct live *l = live_find(n, str_of(s->id));
-	if (l)
+	if (l) {
+		enum sandbox_state before = l->told ? l->told : SANDBOX_CREATING;
 		sampling_note(l, false);
+		if (before != s->state)
+			figures_note(l, before);
+		l->told = s->state;
+	}
 	n->sequence++;
 	if (n->front && n->front->subscribed)
 		send_sandbox(n->front, s);

@@ -240,6 +240,7 @@ static void create_forgotten(const struct error *err, void *arg)
 static void create_failed(struct live *l, const struct error *err)
 {
 	live_log(LOG_WARN, l, "create failed: %s", err->message);
+	l->node->figures.creates_failed++;
 	struct failure *f = calloc(1, sizeof(*f));
 	if (!f)
 		abort(); /* see records.c: without memory the node starts anew */
@@ -344,6 +345,7 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	struct error err = {0};
 	struct live *l = prepare_create(n, m, &err);
 	if (!l) {
+		n->figures.creates_refused++;
 		log_write(LOG_INFO, &(struct log_ids){.request = str_of(r->text)}, "create refused: %s", err.message);
 		request_fail(r, &err);
 		return;

@@ -80,9 +80,12 @@ static void take(struct live *l, const struct box_stats *s)
 			.cpu_count = l->s.cpu_count, .cpu_percent = cpu_percent(l, s->cpu_usec - l->sampling.cpu_usec, at - l->sampling.looked),
 		};
 		metrics_add(&l->history, &sample);
+		n->figures.cpu += s->cpu_usec - l->sampling.cpu_usec;
+		n->figures.oom_kills += s->oom_kills > l->sampling.oom_kills ? s->oom_kills - l->sampling.oom_kills : 0;
 	}
 	l->sampling.looked = at;
 	l->sampling.cpu_usec = s->cpu_usec;
+	l->sampling.oom_kills = s->oom_kills;
 	/* After the first sample somewhere in the interval: those of a burst of creates are spread. */
 	bool begun = !first && l->history.fine.n > 1;
 	next_in(l, first ? FIRST_MS * NS_PER_MS : begun ? METRICS_EVERY_S * NS_PER_S : METRICS_EVERY_S * NS_PER_S / 2 + within(METRICS_EVERY_S * 500));

@@ -231,6 +231,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_network(n, r, &m->body->network);
 	else if (m->header.type == MSG_ID_logs)
 		node_log(n, r, &m->body->logs);
+	else if (m->header.type == MSG_ID_figures)
+		live_figures(n, r);
 	else if (m->header.type == MSG_ID_metrics)
 		live_metrics(n, r, &m->body->metrics);
 	else if (m->header.type == MSG_ID_make_snapshot)

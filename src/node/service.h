@@ -10,6 +10,7 @@
 #include "io/chan.h"
 #include "node/admission.h"
 #include "node/deadlines.h"
+#include "node/figures.h"
 #include "node/images.h"
 #include "node/metrics.h"
 #include "node/templates.h"
@@ -124,11 +125,12 @@ struct live {
 	uint64_t held;            /* bytes of host disk it holds while paused */
 	struct deadline deadline;
 	struct disk_entry disk;
+	enum sandbox_state told;  /* of the last event */
 	struct metrics_history history;
 	struct {
 		struct deadline next;     /* in node.samplings while it runs */
 		int64_t looked;           /* boottime of cpu_usec; 0 = the next reading is the base line */
-		uint64_t cpu_usec;
+		uint64_t cpu_usec, oom_kills;
 	} sampling;
 	struct loop_timer *retry; /* of the last record, while the store fails */
 	struct loop_timer *patience; /* with its init, at adoption */
@@ -174,6 +176,7 @@ struct node {
 	struct loop_fd *step_source;
 	int step_fd;              /* timerfd that is cancelled by a step of the wall clock */
 	int64_t clock_offset;     /* realtime - boottime, as what is shown was computed with */
+	struct node_figures figures; /* counters only */
 	uint64_t sequence;        /* of the last sandbox event */
 	unsigned char key[SANDBOX_KEY];
 	unsigned unresolved;      /* sandboxes that `ready` waits for, and 1 while the records are read */
@@ -307,6 +310,11 @@ void sampling_done(struct node *n);
 void sampling_note(struct live *l, bool adopted);
 void sampling_free(struct live *l);
 void live_metrics(struct node *n, struct request *r, const struct msg_metrics *m);
+
+/* figures.c */
+void live_figures(struct node *n, struct request *r);
+/* It became what it is, from `before`. */
+void figures_note(struct live *l, enum sandbox_state before);
 
 /* adopt.c */
 int node_adopt(struct node *n, struct error *err);

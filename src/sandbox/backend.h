@@ -94,6 +94,12 @@ void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
 void backend_free(struct backend *b);
 const char *backend_isolation(const struct backend *b); /* "namespace" */
 
+/* Its pool: slots that wait, and how many should. */
+struct backend_figures {
+	uint64_t parked, wanted;
+};
+void backend_figures(const struct backend *b, struct backend_figures *ret);
+
 /* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free, 400 for a network policy that this server refuses). */
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
 /* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;

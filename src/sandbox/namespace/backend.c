@@ -185,6 +185,11 @@ void backend_free(struct backend *b)
 	free(b);
 }
 
+void backend_figures(const struct backend *b, struct backend_figures *ret)
+{
+	pool_figures(b->pool, ret);
+}
+
 const char *backend_isolation(const struct backend *b)
 {
 	return "namespace";

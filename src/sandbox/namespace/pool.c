@@ -436,6 +436,13 @@ void pool_forget_layer(struct pool *p, const char *layer)
 	pthread_mutex_unlock(&p->lock);
 }
 
+void pool_figures(struct pool *p, struct backend_figures *ret)
+{
+	pthread_mutex_lock(&p->lock);
+	*ret = (struct backend_figures){.parked = p->parked, .wanted = (uint64_t)p->wanted};
+	pthread_mutex_unlock(&p->lock);
+}
+
 void pool_close(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);

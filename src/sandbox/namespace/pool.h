@@ -13,6 +13,7 @@ struct box_spec;
 struct host;
 struct slot;
 struct pool;
+struct backend_figures;
 
 /* discard() takes a slot that is not wanted any more, from any thread; its number comes back by pool_give_number(). */
 int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err);
@@ -35,6 +36,8 @@ struct slot *pool_take(struct pool *p, const struct box_spec *spec);
 struct slot *pool_take_dressed(struct pool *p, const struct box_spec *spec);
 /* This layer goes: slots that have it in their root are discarded soon. */
 void pool_forget_layer(struct pool *p, const char *layer);
+/* Slots that wait, and how many should. */
+void pool_figures(struct pool *p, struct backend_figures *ret);
 /* Stops the filler and discards what is parked. */
 void pool_close(struct pool *p);
 
