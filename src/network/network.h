@@ -23,6 +23,7 @@ struct network {
 	struct ipv4_range open[PRIVATE_MAX]; /* private ranges that sandboxes may ask for */
 	size_t n_open;
 	pthread_mutex_t chains; /* of the host's, and of the map */
+	struct mnl_socket *filter; /* netfilter, for changes of it; NULL until one was made */
 	struct map opened;      /* slot number (unsigned) → struct reach_ranges, owned: what chains let it reach beside */
 	struct guard *guard; /* NULL until network_guard() */
 };

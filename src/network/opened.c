@@ -15,6 +15,8 @@ void opened_free(struct network *n)
 		free(r);
 	}
 	map_done(&n->opened);
+	if (n->filter)
+		mnl_socket_close(n->filter);
 }
 
 /* As elements of the set `opened`, for nft. */
@@ -63,12 +65,14 @@ static struct reach_ranges *copy_of(const struct reach_ranges *r)
 	return copy;
 }
 
-static int change(const struct network *n, uint32_t source, const struct reach_ranges *old, const struct reach_ranges *new, struct error *err)
+static int change(struct network *n, uint32_t source, const struct reach_ranges *old, const struct reach_ranges *new, struct error *err)
 {
-	cleanup_netlink struct netlink nl = NETLINK_INIT;
-	int r = netlink_open(&nl, NETLINK_NETFILTER);
+	struct netlink nl = NETLINK_INIT;
+	int r = n->filter ? 0 : netlink_open(&nl, NETLINK_NETFILTER);
 	if (r < 0)
 		return error_errno(err, r, "nftables");
+	n->filter = n->filter ? n->filter : nl.socket;
+	netlink_use(&nl, n->filter);
 	nft_begin(&nl);
 	if (old)
 		nft_pairs_remove(&nl, n->instance.table, "opened", source, old->list, old->n);

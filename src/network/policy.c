@@ -102,12 +102,10 @@ static void input_chain(struct netlink *n, uint32_t guest_address)
 	set_rule(n, "input", NFT_IPV4_SOURCE, "private4", SET_PRIVATE, NF_DROP, NULL);
 }
 
-int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error *err)
+int policy_install(struct mnl_socket *filter, struct ipv4_range pool, uint32_t guest_address, struct error *err)
 {
-	cleanup_netlink struct netlink n = NETLINK_INIT;
-	int r = netlink_open(&n, NETLINK_NETFILTER);
-	if (r < 0)
-		return error_errno(err, r, "nftables");
+	struct netlink n = NETLINK_INIT;
+	netlink_use(&n, filter);
 	nft_begin(&n);
 	nft_table(&n, TABLE);
 	nft_set(&n, TABLE, "allow4", SET_ALLOW);
@@ -119,12 +117,10 @@ int policy_install(struct ipv4_range pool, uint32_t guest_address, struct error 
 	return nft_commit(&n, err);
 }
 
-int policy_apply(const struct reach *what, struct error *err)
+int policy_apply(struct mnl_socket *filter, const struct reach *what, struct error *err)
 {
-	cleanup_netlink struct netlink n = NETLINK_INIT;
-	int r = netlink_open(&n, NETLINK_NETFILTER);
-	if (r < 0)
-		return error_errno(err, r, "nftables");
+	struct netlink n = NETLINK_INIT;
+	netlink_use(&n, filter);
 	nft_begin(&n);
 	nft_set_flush(&n, TABLE, "allow4");
 	nft_set_flush(&n, TABLE, "deny4");

@@ -113,6 +113,14 @@ static void link_up(struct netlink *nl, int index)
 	i->ifi_flags = i->ifi_change = IFF_UP;
 }
 
+static int open_filter(struct net_slot *s, struct error *err)
+{
+	struct netlink n = NETLINK_INIT;
+	int r = netlink_open(&n, NETLINK_NETFILTER);
+	s->filter = n.socket;
+	return r < 0 ? error_errno(err, r, "nftables") : 0;
+}
+
 /* In the new namespace, which the calling thread is in: all that needs no link. `inside` stays bound to it. */
 static int furnish(struct network *n, struct net_slot *s, struct netlink *inside, struct error *err)
 {
@@ -128,7 +136,9 @@ static int furnish(struct network *n, struct net_slot *s, struct netlink *inside
 	link_up(inside, 1);
 	r = netlink_run(inside, err);
 	if (r == 0)
-		r = policy_install(n->pool, s->guest_address, err);
+		r = open_filter(s, err);
+	if (r == 0)
+		r = policy_install(s->filter, n->pool, s->guest_address, err);
 	return r < 0 ? r : dns_sockets(s, err);
 }
 
@@ -369,6 +379,8 @@ int network_slot_adopt(struct network *n, unsigned number, int netns, struct net
 	if (r == 0) {
 		r = dns_sockets(&s, err);
 		if (r == 0)
+			r = open_filter(&s, err);
+		if (r == 0)
 			r = restore_route(&s, err);
 		go_home(n->home);
 	}
@@ -394,28 +406,44 @@ static bool is_refused(uint32_t peer, void *arg)
 	return peer >> 24 != 127 && peer != r->own && !reach_allows(r->reach, &limits, peer);
 }
 
-/* In the namespace. The filter drops what comes and goes; a user that only waits for what comes would not notice. */
-static int apply_inside(struct network *n, unsigned number, const struct reach *r, struct error *err)
-{
-	struct refused refused = {n, r, network_guest_address(n, number)};
-	struct error ignored = {0};
-	int e = policy_apply(r, err);
-	if (e == 0) /* where the kernel cannot do it, they hang instead */
-		sock_diag_end(is_refused, &refused, &ignored);
-	return e;
-}
-
-int network_slot_apply(struct network *n, unsigned number, int netns, const struct reach *r, struct error *err)
+int network_slot_set(struct network *n, const struct net_slot *s, const struct reach *r, struct error *err)
 {
 	/* The wall of the host first: whichever of the two is narrower counts. */
-	int e = network_open_ranges(n, number, &r->opened, err);
+	int e = network_open_ranges(n, s->number, &r->opened, err);
+	return e < 0 ? e : policy_apply(s->filter, r, err);
+}
+
+int network_slot_apply(struct network *n, const struct net_slot *s, const struct reach *r, struct error *err)
+{
+	struct refused refused = {n, r, s->guest_address};
+	struct error ignored = {0};
+	int e = network_slot_set(n, s, r, err);
 	if (e < 0)
 		return e;
-	if (setns(netns, CLONE_NEWNET) < 0)
+	if (setns(s->netns, CLONE_NEWNET) < 0)
 		return error_errno(err, -errno, "network namespace");
-	e = apply_inside(n, number, r, err);
+	/* The filter drops what comes and goes; a user that only waits for what comes would not notice. Where the kernel cannot end connections, they hang instead. */
+	sock_diag_end(is_refused, &refused, &ignored);
 	go_home(n->home);
-	return e;
+	return 0;
+}
+
+int network_slot_borrow(const struct net_slot *s, struct net_slot *ret)
+{
+	struct net_slot copy = *s;
+	copy.dns_udp = copy.dns_tcp = -1;
+	copy.netns = fcntl(s->netns, F_DUPFD_CLOEXEC, 3);
+	int filter = fcntl(mnl_socket_get_fd(s->filter), F_DUPFD_CLOEXEC, 3);
+	copy.filter = filter < 0 ? NULL : mnl_socket_fdopen(filter);
+	if (copy.netns < 0 || !copy.filter) {
+		int r = -errno;
+		if (filter >= 0 && !copy.filter)
+			close(filter);
+		network_slot_done(&copy);
+		return r;
+	}
+	*ret = copy;
+	return 0;
 }
 
 void network_slot_done(struct net_slot *s)
@@ -424,4 +452,6 @@ void network_slot_done(struct net_slot *s)
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (*fds[i] >= 0)
 			close(steal_fd(fds[i]));
+	if (s->filter)
+		mnl_socket_close(steal_pointer(&s->filter));
 }

@@ -16,11 +16,13 @@
 
 #define NETWORK_NAMESERVER "127.0.0.53"
 
+struct mnl_socket;
 struct network; /* the host's side: address range, static chains, forwarding */
 
 struct net_slot {
 	unsigned number;         /* 0..network_capacity()-1; names the link and cuts the /31 */
 	int netns;               /* descriptor of the namespace */
+	struct mnl_socket *filter; /* netfilter, opened inside: its policy is changed without going there */
 	int dns_udp, dns_tcp;    /* bound to NETWORK_NAMESERVER:53 inside, for egress; kept so that a new egress gets them again */
 	char host_link[IFNAMSIZ];
 	uint32_t host_address, guest_address; /* host byte order */
@@ -47,11 +49,15 @@ int network_slot_create(struct network *n, unsigned number, struct net_slot *ret
 int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
 /* What reach_init() must know of this server. Views live as long as the network. */
 struct reach_limits network_limits(const struct network *n);
+/* What network_slot_apply() needs of a slot, for a worker: the slot may be done meanwhile. 0 or -errno; network_slot_done(). */
+int network_slot_borrow(const struct net_slot *s, struct net_slot *ret);
+/* For a slot that nobody has used yet. 0 or -errno. Takes less than 1 ms unless it opens private ranges. */
+int network_slot_set(struct network *n, const struct net_slot *s, const struct reach *r, struct error *err);
 /*
- * Replaces what the slot of this number may reach, live: flows that exist are judged like new ones, and TCP connections that are refused now end for their users at once.
- * 0, or -errno: what is in force then is never wider than before. Thread-safe; blocks for less than a ms where no private range is opened, else for some.
+ * Replaces what a slot may reach, live: flows that exist are judged like new ones, and TCP connections that are refused now end for their users at once.
+ * 0, or -errno: what is in force then is never wider than before. One at a time for a slot; looks through the TCP connections of the machine's table.
  */
-int network_slot_apply(struct network *n, unsigned number, int netns, const struct reach *r, struct error *err);
+int network_slot_apply(struct network *n, const struct net_slot *s, const struct reach *r, struct error *err);
 /* Closes the descriptors; namespace and link die with their last user. */
 void network_slot_done(struct net_slot *s);
 

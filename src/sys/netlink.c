@@ -28,6 +28,13 @@ int netlink_open(struct netlink *n, int protocol)
 	return 0;
 }
 
+void netlink_use(struct netlink *n, struct mnl_socket *socket)
+{
+	n->socket = socket;
+	n->used = n->count = 0;
+	n->open = NULL;
+}
+
 void netlink_done(struct netlink *n)
 {
 	if (n->socket)

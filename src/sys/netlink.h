@@ -31,6 +31,8 @@ struct netlink {
 
 /* Opens a socket of the protocol (NETLINK_ROUTE, NETLINK_NETFILTER) in the calling thread's network namespace: 0 or -errno. */
 int netlink_open(struct netlink *n, int protocol);
+/* The same on a socket that is open and stays the caller's. */
+void netlink_use(struct netlink *n, struct mnl_socket *socket);
 /* Closes; a closed one is fine. */
 void netlink_done(struct netlink *n);
 #define cleanup_netlink __attribute__((__cleanup__(netlink_done)))

@@ -1,6 +1,7 @@
 /*
  * nftables transactions over netlink (no nft process): the few objects and expressions that a sandbox's own policy needs.
  * A transaction: nft_begin, any of the rest, nft_commit. Names are static text of at most 31 bytes.
+ * Closing a socket after a transaction waits until all CPUs have left what it replaced (some ms, more under load): whoever is waited for keeps his open.
  */
 #ifndef CUBICLE_SYS_NFT_H
 #define CUBICLE_SYS_NFT_H

@@ -162,7 +162,7 @@ static int claim_dressed(struct box *b)
 	struct error err = {0};
 	const struct box_spec *spec = &b->order.claim.spec;
 	struct backend *backend = b->backend;
-	struct slot *s = slot_is_usual(backend->host, spec) ? pool_take_dressed(backend->pool, spec) : NULL;
+	struct slot *s = slot_is_usual(backend->host, &b->order.claim) ? pool_take_dressed(backend->pool, spec) : NULL;
 	if (!s)
 		return 1;
 	if (slot_claim_dressed(backend->host, s, &b->order.claim, &err) < 0) {

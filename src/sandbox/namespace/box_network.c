@@ -2,7 +2,6 @@
 #include "base/cleanup.h"
 
 #include <errno.h>
-#include <fcntl.h>
 
 /* Has what it needs of the box: that may end meanwhile. */
 struct network_job {
@@ -10,17 +9,23 @@ struct network_job {
 	struct backend *backend;
 	box_network_fn *done;
 	void *arg;
-	unsigned number;
-	int netns;
+	struct net_slot slot; /* borrowed */
+	bool borrowed;
 	struct reach reach;
 	int result;
 	struct error error;
 };
 
+static void give_back(struct network_job *j)
+{
+	if (j->borrowed)
+		network_slot_done(&j->slot);
+	j->borrowed = false;
+}
+
 static void job_free(struct network_job *j)
 {
-	if (j->netns >= 0)
-		close(j->netns);
+	give_back(j);
 	reach_done(&j->reach);
 	free(j);
 }
@@ -35,7 +40,8 @@ static void apply_work(void *arg)
 	struct network_job *j = arg;
 	j->result = host_enter(j->backend->host, &j->error);
 	if (j->result == 0)
-		j->result = network_slot_apply(j->backend->host->network, j->number, j->netns, &j->reach, &j->error);
+		j->result = network_slot_apply(j->backend->host->network, &j->slot, &j->reach, &j->error);
+	give_back(j); /* here: that may wait, when the box is gone already */
 }
 
 /* In force: names are answered, or refused, by it too. */
@@ -75,11 +81,12 @@ int box_network(struct box *b, const struct box_network *policy, box_network_fn 
 	struct network_job *j = calloc(1, sizeof(*j));
 	if (!j)
 		return error_errno(err, -ENOMEM, "network policy");
-	*j = (struct network_job){.box = b, .backend = backend, .done = done, .arg = arg, .number = b->number, .netns = -1};
+	*j = (struct network_job){.box = b, .backend = backend, .done = done, .arg = arg};
 	int r = reach_init(&j->reach, &limits, policy->allow_out, policy->deny_out, policy->internet, err);
-	if (r == 0 && (j->netns = fcntl(b->slot->net.netns, F_DUPFD_CLOEXEC, 3)) < 0)
-		r = error_errno(err, -errno, "network policy");
+	if (r == 0 && (r = network_slot_borrow(&b->slot->net, &j->slot)) < 0)
+		error_errno(err, r, "network policy");
 	if (r == 0) {
+		j->borrowed = true;
 		backend_hold_drain(backend);
 		r = workq_push(backend->workers, backend->loop, apply_work, apply_done, j);
 		if (r < 0) {

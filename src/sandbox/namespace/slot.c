@@ -251,7 +251,7 @@ static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, st
 		s->limits = l;
 	}
 	if (r == 0 && !reach_is_default(c->reach))
-		r = network_slot_apply(h->network, s->number, s->net.netns, c->reach, err);
+		r = network_slot_set(h->network, &s->net, c->reach, err);
 	if (r == 0 && (spec->disk || spec->disk_mb != s->disk.size_mb)) { /* another size than parked slots have: a new one is 3 ms */
 		disk_drop(h, &s->disk);
 		r = make_disk(h, s, spec->disk_mb, spec->disk, err);
@@ -352,15 +352,24 @@ bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec)
 	return !spec->disk && spec->disk_mb == h->options->sandbox_disk && !spec->nested_userns && !spec->no_setuid;
 }
 
-bool slot_is_usual(const struct host *h, const struct box_spec *spec)
+/* A policy that is set within a fraction of a ms. */
+static bool is_quick(const struct reach *r)
+{
+	enum { QUICK_RANGES = 64 };
+	return !r->opened.n && r->allow.n + r->deny.n <= QUICK_RANGES;
+}
+
+bool slot_is_usual(const struct host *h, const struct slot_claim *c)
 {
 	const struct options *o = h->options;
-	return spec->internet && !spec->allow_out.raw.n && !spec->deny_out.raw.n && slot_may_be_dressed(h, spec) && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu;
+	const struct box_spec *spec = &c->spec;
+	return is_quick(c->reach) && slot_may_be_dressed(h, spec) && spec->memory_mb == o->sandbox_memory && spec->pids == o->sandbox_pids && spec->cpu_count == o->sandbox_cpu;
 }
 
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
-	return send_claim(h, s, c, err);
+	int r = reach_is_default(c->reach) ? 0 : network_slot_set(h->network, &s->net, c->reach, err);
+	return r < 0 ? r : send_claim(h, s, c, err);
 }
 
 int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err)
@@ -402,7 +411,7 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach
 	}
 	s->has_net = true;
 	/* The node may have ended between a change of the policy and its record. */
-	r = network_slot_apply(h->network, s->number, netns, reach, err);
+	r = network_slot_apply(h->network, &s->net, reach, err);
 	if (r < 0)
 		return r;
 	return disk < 0 ? error_set(err, disk, 500, "%s", lost.message) : 0;

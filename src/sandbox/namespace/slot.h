@@ -60,8 +60,8 @@ struct slot_claim {
 /* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root, and be one for which the spec may have one. */
 int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
-/* Is the spec, but for its root, what parked slots are made for? Then slot_claim_dressed() does, which does not wait and needs no worker. */
-bool slot_is_usual(const struct host *h, const struct box_spec *spec);
+/* Is it, but for its root, what parked slots are made for, and its network policy short? Then slot_claim_dressed() does, which does not wait and needs no worker. */
+bool slot_is_usual(const struct host *h, const struct slot_claim *c);
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
 /* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s. Its network policy is put in force again.
