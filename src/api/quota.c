@@ -125,9 +125,10 @@ struct quota_usage quota_usage(const struct quota *q, const struct team *team)
 	return u;
 }
 
-static int exceeded(struct error *err, int seconds, const char *name, const struct team *team, const char *detail)
+/* The text is told to strangers, too, whose traffic would resume a sandbox: it does not name the team. */
+static int exceeded(struct error *err, int seconds, const char *name, const char *detail)
 {
-	error_set(err, -EDQUOT, 429, "quota %s of team '%s' is exceeded: %s", name, team->name, detail);
+	error_set(err, -EDQUOT, 429, "quota %s is exceeded: %s", name, detail);
 	if (err)
 		err->retry_after = seconds;
 	return -EDQUOT;
@@ -146,7 +147,7 @@ static int take_creates(const struct quota *q, struct team *team, unsigned n, st
 	}
 	char detail[80];
 	snprintf(detail, sizeof(detail), "%lld sandboxes may be started in a second", (long long)limit);
-	return exceeded(err, (int)((over + NS_PER_S - 1) / NS_PER_S), "creates", team, detail);
+	return exceeded(err, (int)((over + NS_PER_S - 1) / NS_PER_S), "creates", detail);
 }
 
 static int check_room(const struct quota *q, const struct team *team, unsigned n, uint64_t memory_mb, struct error *err)
@@ -160,12 +161,12 @@ static int check_room(const struct quota *q, const struct team *team, unsigned n
 	if (sandboxes && u.sandboxes + n > sandboxes) {
 		snprintf(detail, sizeof(detail), "%llu of %llu sandboxes run or are being started, %u more cannot", (unsigned long long)u.sandboxes,
 			(unsigned long long)sandboxes, n);
-		return exceeded(err, SECONDS, "sandboxes", team, detail);
+		return exceeded(err, SECONDS, "sandboxes", detail);
 	}
 	if (memory && u.memory_mb + n * memory_mb > memory) {
 		snprintf(detail, sizeof(detail), "%llu of %llu MiB are in use, and %llu more are needed", (unsigned long long)u.memory_mb,
 			(unsigned long long)memory, (unsigned long long)(n * memory_mb));
-		return exceeded(err, SECONDS, "memory", team, detail);
+		return exceeded(err, SECONDS, "memory", detail);
 	}
 	return 0;
 }
@@ -177,7 +178,7 @@ static struct team *starter(const struct quota *q, struct str ref, struct error 
 	if (!team)
 		error_set(err, -EACCES, 403, "the team does not exist any more");
 	else if (team->blocked)
-		error_set(err, -EACCES, 403, "team '%s' is blocked", team->name);
+		error_set(err, -EACCES, 403, "the team is blocked");
 	else
 		return team;
 	return NULL;

@@ -134,7 +134,7 @@ def test_no_route_tells_of_another_teams_sandbox(server, team):
     # How it ended is its team's to know, too.
     assert a.call("DELETE", f"/sandboxes/{box}")[0] == 204
     assert "lastTermination" in a.call("GET", f"/sandboxes/{box}")[1]
-    assert "lastTermination" not in b.call("GET", f"/sandboxes/{box}")[1]
+    assert check_hidden(b, "{sandboxID}", box, never, snapshot) >= 15
 
 
 def test_the_ingress_asks_for_tokens_and_no_key_opens_it(server, team):
@@ -250,14 +250,19 @@ def test_teams_by_hand(server):
     assert cubicle(server, "team", "quota", "by-hand", "--memory", "lots", check=False).returncode == 2
     assert cubicle(server, "team", "create", "by-hand", check=False).returncode == 1
     assert cubicle(server, "team", "rename", "by-hand", "renamed").stdout.strip() == a.id
-    status, box = a.create()
+    status, box = a.create(autoPause=True, autoResume={"enabled": True})
     assert status == 201
     assert "has 1 sandbox" in cubicle(server, "team", "delete", "renamed", check=False).stderr
+    to = {"E2b-Sandbox-Id": box["sandboxID"], "E2b-Sandbox-Port": "49983", "X-Access-Token": box["envdAccessToken"]}
+    assert a.call("POST", f"/sandboxes/{box['sandboxID']}/pause", {})[0] == 204
     cubicle(server, "team", "block", "renamed")
+    status, answer = server.call("GET", "/envs", key=None, headers=to)
+    assert status == 403 and "renamed" not in json.dumps(answer)
     assert a.call("GET", "/teams")[0] == 403
     with pytest.raises(Exception, match="blocked"):
         Sandbox.create("base", api_key=a.key)
     cubicle(server, "team", "unblock", "renamed")
+    assert server.call("GET", "/envs", key=None, headers=to)[0] == 200
     assert [t["teamID"] for t in a.call("GET", "/teams")[1]] == [a.id]
     assert a.call("DELETE", f"/sandboxes/{box['sandboxID']}")[0] == 204
     assert cubicle(server, "team", "delete", a.id[:13]).stdout.strip() == a.id
