@@ -21,7 +21,6 @@
 
 enum {
 	MAX_LAYERS = 3,
-	GRACE_SECONDS = 2, /* creates that were under way with the old description */
 };
 
 struct service {
@@ -190,46 +189,16 @@ static int describe(const struct kind *k, const struct template *old, struct tem
 	return 0;
 }
 
-/* A server that runs learns of it; one that does not will at its start. True when one does. */
-static bool tell_server(const struct cli *c)
+/* A server that runs learns of it; one that does not will at its start. */
+static void tell_server(const struct cli *c)
 {
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
 	if (client_open(&cl, c, &err) < 0 || !cl.socket)
-		return false;
+		return;
 	int r = client_call(&cl, "POST", "/admin/reload-templates", NULL, NULL, NULL, &err);
 	if (r < 0 && r != -ECONNREFUSED)
 		fprintf(stderr, "cubicle: the running server did not read the new template (%s): it will at its next start\n", err.message);
-	return r == 0;
-}
-
-struct use {
-	const char *file;
-	bool found;
-};
-
-static void look_for_use(const struct template *t, void *arg)
-{
-	struct use *u = arg;
-	for (size_t i = 0; i < t->n_layers; i++)
-		u->found |= strcmp(t->layers[i].file, u->file) == 0;
-}
-
-/* Images that only the replaced description named. Sandboxes hold what they use. */
-static void drop_old_images(struct make *m, const struct template *old, bool running)
-{
-	for (size_t i = 0; i < old->n_layers; i++) {
-		char path[PATH_MAX];
-		struct use u = {.file = old->layers[i].file};
-		templates_each(m->known, look_for_use, &u);
-		if (u.found)
-			continue;
-		if (running)
-			sleep(GRACE_SECONDS);
-		running = false;
-		snprintf(path, sizeof(path), "%s/%s", m->node_dir, u.file);
-		unlink(path);
-	}
 }
 
 static void report(const struct make *m, const struct template *t, int64_t start)
@@ -281,9 +250,8 @@ static int make_one(struct make *m, const struct kind *k, struct error *err)
 		r = templates_load(m->known, m->node_dir, ignore_change, NULL, err);
 	if (r < 0)
 		return r;
-	bool running = tell_server(m->cli);
-	if (exists)
-		drop_old_images(m, &old, running);
+	/* Images that only the replaced description named are the node's to remove: it knows who stands on them. */
+	tell_server(m->cli);
 	report(m, &t, start);
 	return 0;
 }

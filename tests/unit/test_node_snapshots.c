@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 
 /* Snapshots, forks and rollbacks of the node's service, with a fake backend: a copy of a disk is a file that holds the name of the sandbox. */
@@ -543,6 +544,28 @@ static void layers_of_templates_stay_as_long_as_they_are_needed(void **state)
 	assert_int_equal(images(), 0);
 }
 
+/* Of a description that was replaced while no node ran. */
+static void layers_that_nobody_names_go_at_the_start(void **state)
+{
+	char path[64], other[64];
+	snprintf(path, sizeof(path), "%s/images/old.erofs", dir);
+	snprintf(other, sizeof(other), "%s/images/failed.log", dir);
+	assert_int_equal(file_replace(AT_FDCWD, path, STR("x"), 0600), 0);
+	assert_int_equal(file_replace(AT_FDCWD, other, STR("x"), 0600), 0);
+	/* Somebody makes a template: it may be a part of that. */
+	char images_dir[64];
+	snprintf(images_dir, sizeof(images_dir), "%s/images", dir);
+	int lock = open(images_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(flock(lock, LOCK_EX), 0);
+	restart();
+	assert_int_equal(access(path, F_OK), 0);
+	close(lock);
+	restart();
+	assert_int_equal(access(path, F_OK), -1);
+	assert_int_equal(access(other, F_OK), 0);
+	create();
+}
+
 static void a_broken_description_costs_no_layer(void **state)
 {
 	char path[64], json[128];
@@ -690,6 +713,7 @@ int main(void)
 		T(a_rollback_that_fails_changes_nothing),
 		T(a_kill_in_a_rollback_ends_both_boxes_before_it_is_answered),
 		T(layers_of_templates_stay_as_long_as_they_are_needed),
+		T(layers_that_nobody_names_go_at_the_start),
 		T(a_broken_description_costs_no_layer),
 		T(a_crash_in_any_step_leaves_nothing),
 		T(a_stop_waits_for_a_snapshot),
