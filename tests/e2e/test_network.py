@@ -273,6 +273,34 @@ def test_139_rules_survive_pauses(server, world, box):
     assert reached(box, a, b) == [a, b]
 
 
+def test_139_rules_are_inherited(server, world, box):
+    """Case 139: by forks, with the private network that the host's chains open for each by itself; a snapshot and a rollback change nothing."""
+    a, b, _ = world.hosts
+    path = f"/sandboxes/{box.sandbox_id}"
+    policy = {"allow_out": [b, world.lan], "deny_out": ["0.0.0.0/0"], "allow_public_traffic": True}
+    box.update_network({"allow_out": [b, world.lan], "deny_out": ["0.0.0.0/0"]})
+    status, forks = server.call("POST", path + "/fork", {"count": 2, "timeout": 300})
+    assert status == 201, forks
+    children = [Sandbox.connect(f["sandbox"]["sandboxID"]) for f in forks]
+    try:
+        for child in children:
+            assert reached(child, a, b, world.lan) == [b, world.lan]
+            assert child.get_info().network == policy
+        children[0].update_network({"deny_out": [b]})
+        assert reached(children[0], a, b, world.lan) == [a]
+        assert reached(children[1], a, b, world.lan) == [b, world.lan]
+    finally:
+        for child in children:
+            child.kill()
+    status, snapshot = server.call("POST", path + "/snapshots", {})
+    assert status == 201, snapshot
+    assert reached(box, a, b, world.lan) == [b, world.lan]
+    status, answer = server.call("POST", path + "/rollback", {"snapshotID": snapshot["snapshotID"]})
+    assert status in (200, 201), answer
+    assert reached(box, a, b, world.lan) == [b, world.lan]
+    assert box.get_info().network == policy
+
+
 JAVASCRIPT = r"""
 import assert from 'node:assert/strict'
 import { Sandbox, ALL_TRAFFIC } from 'e2b'
