@@ -15,7 +15,7 @@ static const char *const names[] = {
 
 void fault_here(enum fault at)
 {
-	const char *file = getenv("CUBICLE_FAULT");
+	const char *file = getenv("FAULT_POINT_FILE");
 	cleanup_buf struct buf armed = BUF_INIT;
 	if (!file || file_read(AT_FDCWD, file, 64, &armed) < 0)
 		return;

@@ -1,6 +1,6 @@
 /*
  * Fault points: named steps at which a test has a process end as by kill -9 (docs/lifecycle.md). Compiled in by -Dflavour=test only.
- * A test names a file in the environment (CUBICLE_FAULT) and writes a point's name into it; the process that comes to that point removes the file and ends.
+ * A test names a file in the environment (FAULT_POINT_FILE) and writes a point's name into it; the process that comes to that point removes the file and ends.
  */
 #ifndef CUBICLE_BASE_FAULT_H
 #define CUBICLE_BASE_FAULT_H

@@ -768,7 +768,7 @@ static void a_crash_at_each_fault_point_leaves_nothing_stuck(void **state)
 	};
 	char file[128];
 	snprintf(file, sizeof(file), "%s/fault", dir);
-	setenv("CUBICLE_FAULT", file, 1);
+	setenv("FAULT_POINT_FILE", file, 1);
 	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
 		char id[33];
 		table[i].prepare(id);
@@ -777,7 +777,7 @@ static void a_crash_at_each_fault_point_leaves_nothing_stuck(void **state)
 		crash_in(id, table[i].doing);
 		check_after_crash(id);
 	}
-	unsetenv("CUBICLE_FAULT");
+	unsetenv("FAULT_POINT_FILE");
 }
 #endif
 

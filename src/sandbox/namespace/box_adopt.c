@@ -90,8 +90,9 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	b->number = s->number;
 	b->has_number = true;
 	if (lost) {
-		/* Of another boot only the image is there. */
+		/* Of another boot only the image is there; what else may have its names goes with it. */
 		s->disk.unbound = true;
+		s->has_cgroups = s->has_socket = true;
 		r = loop_post(backend->loop, is_host_lost, b);
 	} else {
 		s->pid = (pid_t)h.pid;
