@@ -17,6 +17,8 @@
 	F(boot_taken)      /* from the disk: the saved image is a slot's disk, nothing runs */               \
 	F(boot_started)    /* it runs, the record says paused */                                             \
 	F(boot_recorded)   /* nobody has been told, the image still has its saved name, too */               \
+	F(network_applied) /* in force, no record says so */                                                 \
+	F(network_recorded) /* nobody has been told */                                                       \
 	F(kill_intended)                                                                                     \
 	F(kill_image_gone) /* of one that was paused: its image is removed, the record not yet */             \
 	F(copy_frozen)     /* of a disk: it is frozen, nothing is copied */                                  \

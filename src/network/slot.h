@@ -51,7 +51,7 @@ int network_slot_adopt(struct network *n, unsigned number, int netns, struct net
 struct reach_limits network_limits(const struct network *n);
 /* What network_slot_apply() needs of a slot, for a worker: the slot may be done meanwhile. 0 or -errno; network_slot_done(). */
 int network_slot_borrow(const struct net_slot *s, struct net_slot *ret);
-/* For a slot that nobody has used yet. 0 or -errno. Takes less than 1 ms unless it opens private ranges. */
+/* For a slot that nobody has used yet, or whose policy is as good as this one. 0 or -errno. Takes less than 1 ms unless it opens private ranges. */
 int network_slot_set(struct network *n, const struct net_slot *s, const struct reach *r, struct error *err);
 /*
  * Replaces what a slot may reach, live: flows that exist are judged like new ones, and TCP connections that are refused now end for their users at once.

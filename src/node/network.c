@@ -1,4 +1,5 @@
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "node/service.h"
 
@@ -74,6 +75,7 @@ void live_network_drop(struct live *l)
 static void recorded(const struct error *err, void *arg)
 {
 	struct live *l = arg;
+	FAULT(network_recorded);
 	finish(l, err);
 	start(l);
 }
@@ -95,6 +97,7 @@ static void applied(const struct error *err, void *arg)
 		start(l);
 		return;
 	}
+	FAULT(network_applied);
 	c->recording = true;
 	swap(&l->s.allow_out, &c->allow_out);
 	swap(&l->s.deny_out, &c->deny_out);

@@ -229,10 +229,11 @@ def test_private_networks_only_by_name(server, world, own_server):
     assert status == 400 and "network.private" in answer["message"]
 
 
-def test_139_rules_survive_a_killed_node_and_a_restart(own_server, world):
+def test_139_rules_survive_a_killed_node_and_a_restart(own_server, world, tmp_path):
     """Case 139: also those of a private network, which the host's chains hold too."""
     a, b, _ = world.hosts
-    s = own_server(options={"dns.upstream": world.dns})
+    fault = tmp_path / "fault"
+    s = own_server(options={"dns.upstream": world.dns}, env={"CUBICLE_FAULT": str(fault)})
     client = {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
     made = Sandbox.create("base", timeout=600, network={"allow_out": [a, world.lan], "deny_out": ["0.0.0.0/0"]}, **client)
     changed = Sandbox.create("base", timeout=600, network={"allow_out": [a], "deny_out": ["0.0.0.0/0"]}, **client)
@@ -244,17 +245,33 @@ def test_139_rules_survive_a_killed_node_and_a_restart(own_server, world):
         assert reached(changed, a, b, world.lan) == [b]
         assert rcodes(changed) == ["0", "0"]
     check()
-    old = s.kill_process("node")
-    wait_for(lambda: s.children().get("node", old) != old, 60, "a new node")
-    s.wait_ready()
-    wait_for(lambda: s.call("GET", f"/sandboxes/{made.sandbox_id}")[0] == 200, 60, "its snapshot")
+
+    def new_node(old):
+        wait_for(lambda: s.children().get("node", old) != old, 60, "a new node")
+        wait_for(lambda: s.call("PUT", f"/sandboxes/{other.sandbox_id}/network", {})[0] == 204, 60, "it to serve")
+    other = Sandbox.create("base", timeout=600, **client)
+    new_node(s.kill_process("node"))
     check()
+    # Killed in between: what is recorded is in force, whatever the kernel had.
+    for point, wanted in (("network_applied", [b]), ("network_recorded", [a])):
+        node = s.children()["node"]
+        fault.write_text(point)
+        assert s.call("PUT", f"/sandboxes/{changed.sandbox_id}/network", {"denyOut": [b]})[0] >= 500
+        new_node(node)
+        assert reached(changed, a, b) == wanted, point
+        shown = [a if wanted == [b] else b]
+        wait_for(lambda: s.call("GET", f"/sandboxes/{changed.sandbox_id}")[1]["network"]["denyOut"] == shown, 60, "it to be shown")
+    changed.update_network({"deny_out": [a]})
     assert s.stop() == 0
     s.start()
     check()
     assert made.get_info().network == {"allow_out": [a, world.lan], "deny_out": ["0.0.0.0/0"], "allow_public_traffic": True}
-    changed.update_network({"deny_out": [b]})
-    assert reached(changed, a, b) == [a]
+    # What the administrator has closed since is not opened again: nothing is reached, rather than what was not asked for.
+    assert s.stop() == 0
+    s.options["network.private"] = ""
+    s.start()
+    assert reached(made, a, b, world.lan) == [] and rcodes(made) == ["5", "5"]
+    assert reached(changed, a, b) == [b]
 
 
 def test_139_rules_survive_pauses(server, world, box):

@@ -411,7 +411,7 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach
 	}
 	s->has_net = true;
 	/* The node may have ended between a change of the policy and its record. */
-	r = network_slot_apply(h->network, &s->net, reach, err);
+	r = network_slot_set(h->network, &s->net, reach, err);
 	if (r < 0)
 		return r;
 	return disk < 0 ? error_set(err, disk, 500, "%s", lost.message) : 0;
