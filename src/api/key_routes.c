@@ -18,10 +18,15 @@ struct key_work {
 	struct error err;
 };
 
-/* On the admin socket keys of all teams are seen, else those of the caller's. */
+/* Over the admin socket, where keys of all teams are seen unless one is named; else only those of the caller's. */
 static bool admin(const struct api_request *r)
 {
 	return r->match.route->flags & ROUTE_ADMIN;
+}
+
+static bool may_see(const struct api_request *r, const struct key *key)
+{
+	return str_is(r->team, key->team) || (admin(r) && !http_find(r->http->head, "x-cubicle-team"));
 }
 
 static void add_time(struct out *o, const char *name, int64_t at)
@@ -81,7 +86,7 @@ void handle_keys(struct api_request *r)
 	out_open(&o, NULL, '[');
 	for (size_t i = 0; i < keys_count(keys); i++) {
 		const struct key *key = keys_at(keys, i);
-		if (!key->revoked_at && (admin(r) || str_is(r->team, key->team)))
+		if (!key->revoked_at && may_see(r, key))
 			add_key(&o, r, key, NULL);
 	}
 	out_close(&o, ']');
@@ -143,7 +148,7 @@ static struct key *find(struct api_request *r)
 {
 	struct str id = r->match.params[0];
 	struct key *key = keys_find(r->api->keys, id);
-	if (key && (admin(r) || str_is(r->team, key->team)))
+	if (key && may_see(r, key))
 		return key;
 	api_failf(r, 404, "key %.*s not found", (int)MIN(id.n, (size_t)64), id.p);
 	return NULL;

@@ -118,6 +118,8 @@ static int take_flag(struct cli *c, const struct flag *f, struct str inline_valu
 static int check_words(const struct cli *c, struct error *err)
 {
 	const struct command *k = c->command;
+	if (k->local && c->team)
+		return error_set(err, -EINVAL, 400, "%s acts for no team: --team has no meaning here", k->name);
 	if (k->rest == REST_REQUIRED && (!c->rest || !c->rest[0]))
 		return error_set(err, -EINVAL, 400, "%s: the command to run is missing; put it behind --: cubicle %s %s", k->name, k->name,
 			k->arguments);

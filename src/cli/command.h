@@ -54,6 +54,7 @@ struct command {
 	int failure; /* exit code of its own failures, usage included; 0 = EXIT_FAILED and EXIT_USAGE */
 	/* Returns the exit code. A command that failed says why with cli_fail(). */
 	int (*run)(struct cli *c);
+	bool local; /* acts for no team: --team is refused */
 };
 
 struct cli {
@@ -76,7 +77,7 @@ struct cli {
 	size_t n_pairs;
 };
 
-/* --json, --help, --config and --team, which every command takes; ended by a flag without name. They are no part of a command's values. */
+/* --json, --help, --config and --team, which every command takes (--team: but the local ones); ended by a flag without name. They are no part of a command's values. */
 extern const struct flag common_flags[];
 
 /* All commands, in the order of help. */

@@ -246,6 +246,9 @@ def test_teams_by_hand(server):
     table = cubicle(server, "team", "list").stdout
     assert "by-hand" in table and "0/2048" in table
     assert a.id in cubicle(server, "key", "list", "--json").stdout and "by-hand" in cubicle(server, "key", "list").stdout
+    assert len(json.loads(cubicle(server, "key", "list", "--team", "by-hand", "--json").stdout)) == 1
+    assert cubicle(server, "key", "revoke", "main", "--team", "default", check=False).returncode == 1
+    assert cubicle(server, "env", "--team=by-hand", check=False).returncode == 2
     assert "2048 MiB" in cubicle(server, "team", "quota", "by-hand").stdout
     assert cubicle(server, "team", "quota", "by-hand", "--memory", "lots", check=False).returncode == 2
     assert cubicle(server, "team", "create", "by-hand", check=False).returncode == 1
