@@ -1,6 +1,7 @@
 /*
- * API keys: "e2b_" and 40 hex digits, known only by their SHA-256. All of them are in memory, so a check is one look-up; front.db keeps them. A revoked key is
- * forgotten, except the one that serve made at its first start: a tombstone keeps it from being taken again. Functions run on the loop, except those that say "blocks": they touch only the database and run on a worker.
+ * API keys: "e2b_" and 40 hex digits, known only by their SHA-256. All of them are in memory, so a check is one look-up; front.db keeps them. A revoked key
+ * is forgotten, except the one that serve made at its first start: a tombstone keeps it from being taken again. Functions run on the loop, except those that
+ * say "blocks": they touch only the database and run on a worker.
  */
 #ifndef CUBICLE_API_KEYS_H
 #define CUBICLE_API_KEYS_H

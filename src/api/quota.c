@@ -120,7 +120,7 @@ struct quota_usage quota_usage(const struct quota *q, const struct team *team)
 		const struct index_sandbox *s = l->counted ? index_find(q->index, str_of(l->resumes)) : NULL;
 		uint64_t n = l->unseen + (l->counted && !(s && counts(s)));
 		u.sandboxes += n;
-		u.memory_mb += n * l->memory_mb;
+		u.memory_mb += s && s->memory_kept ? 0 : n * l->memory_mb; /* what is kept counts already */
 	}
 	return u;
 }
@@ -216,13 +216,12 @@ int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quo
 	const struct team *team = starter(q, s->team, err);
 	if (!team)
 		return -EACCES;
-	uint64_t more_mb = s->memory_kept ? 0 : s->memory_mb; /* what is kept counts already */
 	bool joins = counts(s);
 	for (const struct quota_lease *l = q->first; l && !joins; l = l->next)
 		joins = str_is(s->id, l->resumes);
-	int r = joins ? 0 : check_room(q, team, 1, more_mb, err);
+	int r = joins ? 0 : check_room(q, team, 1, s->memory_kept ? 0 : s->memory_mb, err);
 	if (r == 0)
-		r = lease_new(q, team, more_mb, ret, err);
+		r = lease_new(q, team, s->memory_mb, ret, err);
 	if (r < 0)
 		return r;
 	struct quota_lease *l = *ret;
