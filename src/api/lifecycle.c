@@ -107,8 +107,13 @@ static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t s
 void handle_pause(struct api_request *r)
 {
 	struct error err = {0};
-	bool memory = true;
-	if (field_bool(r->body, "memory", NULL, &memory, &err) < 0) {
+	bool memory = true, healthy = false;
+	int e = field_bool(r->body, "memory", NULL, &memory, &err);
+	if (e >= 0)
+		e = field_bool(r->body, "requireHealthyGuest", NULL, &healthy, &err);
+	if (e >= 0 && healthy)
+		e = error_set(&err, -EOPNOTSUPP, 501, "requireHealthyGuest is not implemented by this server");
+	if (e < 0) {
 		api_fail(r, &err);
 		return;
 	}

@@ -27,24 +27,41 @@ static void replace(struct buf *to, const char *text, const char *what, const ch
 	buf_add_c(to, text);
 }
 
+static void post(struct world *w, const char *id, const char *route, int status, char snapshot[64])
+{
+	char target[128];
+	snprintf(target, sizeof(target), "/sandboxes/%s/%s", id, route);
+	cleanup_reply struct reply r = world_ask(w, "POST", target, NULL, NULL);
+	assert_int_equal(r.status, status);
+	if (snapshot)
+		snprintf(snapshot, 64, "%s", reply_text(&r, "snapshotID"));
+}
+
 static void replay(struct world *w, const char *client, const char *request, int status)
 {
-	cleanup_buf struct buf with_key = BUF_INIT, bytes = BUF_INIT;
-	char id[64] = "";
-	if (strstr(request, "{id}")) {
+	cleanup_buf struct buf with_key = BUF_INIT, with_id = BUF_INIT, bytes = BUF_INIT;
+	char id[64] = "", snapshot[64] = "";
+	bool needs_snapshot = strstr(request, "{snapshot}");
+	if (needs_snapshot || strstr(request, "{id}")) {
 		cleanup_reply struct reply made = world_ask(w, "POST", "/v2/sandboxes", NULL, "{\"templateID\":\"base\"}");
 		assert_int_equal(made.status, 201);
 		snprintf(id, sizeof(id), "%s", reply_text(&made, "sandboxID"));
 	}
+	if (needs_snapshot)
+		post(w, id, "snapshots", 201, snapshot);
+	/* What was answered with 201 was paused before. */
+	if (status == 201 && (strstr(request, "/connect HTTP") || strstr(request, "/resume HTTP")))
+		post(w, id, "pause", 204, NULL);
 	replace(&with_key, request, "{key}", w->key);
-	replace(&bytes, buf_cstr(&with_key), "{id}", id);
+	replace(&with_id, buf_cstr(&with_key), "{id}", id);
+	replace(&bytes, buf_cstr(&with_id), "{snapshot}", snapshot);
 	int fd = world_open(w, false);
 	cleanup_reply struct reply r = world_send(w, fd, buf_str(&bytes));
 	close(fd);
 	world_turn(w);
 	if (r.status != status)
 		fail_msg("%s: %d, not %d, to:\n%s\n%.*s", client, r.status, status, request, STR_FMT(r.body));
-	if (status == 201)
+	if (json_object_get(r.json, "sandboxID") && status == 201)
 		assert_non_null(world_find(w, reply_text(&r, "sandboxID")));
 }
 

@@ -64,6 +64,22 @@ export function calls(sdk, version) {
   const isA = (...classes) => (e) => classes.some((c) => c && e instanceof c) || assert.fail(`${e.constructor.name}: ${e.message}`)
   const is = (what, error, ...classes) => assert.rejects(what, isA(error, ...classes))
 
+  /** Starts a process and writes a file: what alive() must tell after a pause. */
+  const living = async (sandbox) => {
+    await sandbox.files.write('kept', 'over the pause')
+    await sandbox.commands.run('sleep 4321', { background: true, timeoutMs: 0 })
+    return until(async () => { const now = await alive(sandbox); return now[1] !== 'gone' && now }, 'the process')
+  }
+  const alive = async (sandbox) => {
+    const { stdout } = await sandbox.commands.run("cat kept; echo; pgrep -fx 'sleep 4321' || echo gone; cat /proc/sys/kernel/random/boot_id")
+    return stdout.split('\n')
+  }
+  const bootedAnew = ([file, process, boot], [fileNow, processNow, bootNow]) => {
+    assert.deepEqual([fileNow, processNow], [file, 'gone'])
+    assert.match(process, /^[0-9]+$/)
+    assert.notEqual(bootNow, boot)
+  }
+
   return {
     // Sandboxes
     create: async () => {
@@ -549,14 +565,102 @@ export function calls(sdk, version) {
       assert.deepEqual([network.allowOut, network.denyOut, allowInternetAccess], [undefined, undefined, false])
     }),
 
-    // Not served yet
-    pause: on((sandbox) => refused(() => sandbox.pause())),
-    snapshot: on((sandbox) => refused(() => sandbox.createSnapshot())),
-    'list snapshots': () => refused(() => Sandbox.listSnapshots().nextItems()),
-    fork: on((sandbox) => {
-      need(sandbox.fork, 'fork')
-      return refused(() => sandbox.fork())
+    // Pause, snapshots, forks
+    pause: own(async (sandbox) => {
+      const { startedAt } = await sandbox.getInfo()
+      // Older ones return nothing when they give up.
+      assert.ok(await sandbox.pause())
+      assert.ok(!await Sandbox.pause(sandbox.sandboxId))
+      const info = await sandbox.getInfo()
+      assert.equal(info.state, 'paused')
+      assert.ok(info.endAt > startedAt && info.endAt <= Date.now() + 1000)
+      const paused = await Sandbox.list({ query: { state: ['paused'] } }).nextItems()
+      assert.deepEqual(paused.filter((s) => s.sandboxId === sandbox.sandboxId).map((s) => s.state), ['paused'])
+      assert.equal(await sandbox.isRunning(), false)
+      await assert.rejects(sandbox.commands.run('true'), Error)
     }),
+    resume: own(async (sandbox) => {
+      const before = await living(sandbox)
+      await sandbox.pause()
+      const again = await Sandbox.connect(sandbox.sandboxId)
+      assert.deepEqual(await alive(again), before)
+      assert.equal((await sandbox.connect()).sandboxId, sandbox.sandboxId)
+      assert.deepEqual(await alive(sandbox), before)
+    }),
+    'pause without memory': own(async (sandbox) => {
+      need(minor >= 45, 'keepMemory')
+      const before = await living(sandbox)
+      await sandbox.pause({ keepMemory: false })
+      bootedAnew(before, await alive(await sandbox.connect()))
+    }),
+    'resume anew': own(async (sandbox) => {
+      need(minor >= 51, 'onResume')
+      const before = await living(sandbox)
+      await sandbox.pause()
+      bootedAnew(before, await alive(await sandbox.connect({ onResume: 'reboot' })))
+    }),
+    'kill a paused sandbox': async () => {
+      const sandbox = await Sandbox.create('base')
+      await sandbox.pause()
+      assert.equal(await Sandbox.kill(sandbox.sandboxId), true)
+      assert.equal(await Sandbox.kill(sandbox.sandboxId), false)
+    },
+    'auto-pause': own(async (sandbox) => {
+      assert.deepEqual((await sandbox.getInfo()).lifecycle, { autoResume: false, onTimeout: 'pause' })
+      const before = await living(sandbox)
+      await sandbox.setTimeout(0)
+      await until(async () => (await sandbox.getInfo()).state === 'paused', 'the pause')
+      assert.deepEqual(await alive(await Sandbox.connect(sandbox.sandboxId)), before)
+    }, { lifecycle: { onTimeout: 'pause' } }),
+    'auto-resume': own(async (sandbox) => {
+      const before = await living(sandbox)
+      await sandbox.pause()
+      assert.deepEqual(await alive(sandbox), before)
+      assert.equal((await sandbox.getInfo()).state, 'running')
+    }, { lifecycle: { onTimeout: 'pause', autoResume: true } }),
+    snapshot: own(async (sandbox) => {
+      await sandbox.files.write('kept', 'in the snapshot')
+      const snapshot = await sandbox.createSnapshot()
+      await sandbox.files.write('kept', 'later')
+      assert.equal((await sandbox.getInfo()).state, 'running')
+      assert.deepEqual((await sandbox.listSnapshots().nextItems()).map((s) => s.snapshotId), [snapshot.snapshotId])
+      assert.ok((await Sandbox.listSnapshots().nextItems()).some((s) => s.snapshotId === snapshot.snapshotId))
+      const made = await Sandbox.create(snapshot.snapshotId)
+      assert.equal(await made.files.read('kept'), 'in the snapshot')
+      assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true)
+      assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), false)
+      assert.deepEqual(await sandbox.listSnapshots().nextItems(), [])
+      assert.equal(await made.files.read('kept'), 'in the snapshot')
+      await made.kill()
+      await assert.rejects(Sandbox.create(snapshot.snapshotId), /404.*template.*not found/s)
+    }),
+    'snapshot with a name': own(async (sandbox) => {
+      const name = `matrix/${unique().replaceAll('.', '-')}:v1`
+      await sandbox.files.write('kept', 'by name')
+      const snapshot = await sandbox.createSnapshot({ name })
+      assert.deepEqual(snapshot.names, [name])
+      const made = await Sandbox.create(name)
+      assert.equal(await made.files.read('kept'), 'by name')
+      assert.equal(await sdk.Template.exists(name), true)
+      await made.kill()
+      assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true)
+    }),
+    fork: own(async (sandbox) => {
+      need(sandbox.fork, 'fork')
+      await sandbox.files.write('shared', 'of the parent')
+      const forks = await sandbox.fork({ count: 2 })
+      assert.equal(new Set([sandbox, ...forks].map((f) => f.sandboxId)).size, 3)
+      for (const f of forks) {
+        assert.equal(await f.files.read('shared'), 'of the parent')
+        await f.files.write('shared', 'own')
+      }
+      assert.equal(await sandbox.files.read('shared'), 'of the parent')
+      await Promise.all(forks.map((f) => f.kill()))
+      await sandbox.kill()
+      await is(sandbox.fork(), sdk.SandboxNotFoundError)
+    }),
+
+    // Not served yet
     metrics: on(async (sandbox) => {
       const [first] = await until(async () => { const all = await sandbox.getMetrics(); return all.length && all }, 'a first sample')
       assert.ok(first.cpuCount === 2 && first.cpuUsedPct >= 0 && first.cpuUsedPct <= 100, JSON.stringify(first))
@@ -569,7 +673,6 @@ export function calls(sdk, version) {
       assert.deepEqual(await sandbox.getMetrics({ end: new Date(at - 3600_000) }), [])
     }),
     'create with a domain rule': () => refused(() => Sandbox.create('base', { network: { allowOut: ['example.com'], denyOut: ['0.0.0.0/0'] } })),
-    'create with auto-pause': () => refused(() => Sandbox.create('base', { lifecycle: { onTimeout: 'pause' } })),
     'create with identity tokens': () => {
       need(minor >= 45, 'iam')
       return refused(() => Sandbox.create('base', { iam: { tokens: { t: { audience: 'a', tokenType: 'JWT-SVID' } } } }))

@@ -718,27 +718,149 @@ async def _(box):
             assert isinstance(e, e2b.SandboxNotRunningException), repr(e)
 
 
-# Not served yet
+# Pause, snapshots, forks
 
 
-@call("pause")
+async def living(box):
+    """Starts a process and writes a file: what alive() must tell after a pause."""
+    await a(box.files.write("kept", "over the pause"))
+    await a(box.commands.run("sleep 4321", background=True, timeout=0))
+
+    async def seen():
+        now = await alive(box)
+        return now[1] != "gone" and now
+    return await until(seen, "the process")
+
+
+async def alive(box):
+    r = await a(box.commands.run("cat kept; echo; pgrep -fx 'sleep 4321' || echo gone; cat /proc/sys/kernel/random/boot_id"))
+    return r.stdout.split("\n")
+
+
+def booted_anew(before, now):
+    assert now[:2] == [before[0], "gone"] and now[2] != before[2], (before, now)
+
+
+async def state(box):
+    return (await a(box.get_info())).state.value
+
+
+@own("pause")
 async def _(box):
-    await refused(lambda: box.pause())
+    started = (await a(box.get_info())).started_at
+    assert await a(box.pause()) is True
+    assert await a(Sandbox.pause(box.sandbox_id)) is False
+    info = await a(box.get_info())
+    assert info.state.value == "paused" and info.end_at > started
+    paused = await a(Sandbox.list(query=e2b.SandboxQuery(state=[e2b.SandboxState.PAUSED])).next_items())
+    assert [s.state.value for s in paused if s.sandbox_id == box.sandbox_id] == ["paused"]
+    assert await a(box.is_running()) is False
+    await fails(lambda: box.commands.run("true"), Exception)
 
 
-@call("snapshot")
+@own("resume")
 async def _(box):
-    await refused(lambda: box.create_snapshot())
+    before = await living(box)
+    await a(box.pause())
+    again = await a(Sandbox.connect(box.sandbox_id))
+    assert await alive(again) == before
+    assert (await a(box.connect())).sandbox_id == box.sandbox_id
+    assert await alive(box) == before
 
 
-@alone("list snapshots")
+@own("pause without memory")
+async def _(box):
+    before = await living(box)
+    await a(box.pause(**({"mode": "filesystem"} if MINOR >= 63 else {"keep_memory": False})))
+    booted_anew(before, await alive(await a(box.connect())))
+
+
+@own("resume anew")
+async def _(box):
+    need("on_resume" in inspect.signature(Sandbox.create).parameters or MINOR >= 63, "on_resume")
+    before = await living(box)
+    await a(box.pause())
+    booted_anew(before, await alive(await a(box.connect(on_resume="reboot"))))
+
+
+@alone("kill a paused sandbox")
 async def _():
-    await refused(lambda: Sandbox.list_snapshots().next_items())
+    box = await a(Sandbox.create("base"))
+    await a(box.pause())
+    assert await a(Sandbox.kill(box.sandbox_id)) is True
+    assert await a(Sandbox.kill(box.sandbox_id)) is False
 
 
-@call("fork")
+@own("auto-pause", lifecycle={"on_timeout": "pause"})
 async def _(box):
-    await refused(lambda: box.fork())
+    lifecycle = (await a(box.get_info())).lifecycle
+    assert (lifecycle["on_timeout"], lifecycle["auto_resume"]) == ("pause", False), lifecycle
+    before = await living(box)
+    await a(box.set_timeout(0))
+
+    async def paused():
+        return await state(box) == "paused"
+    await until(paused, "the pause")
+    assert await alive(await a(Sandbox.connect(box.sandbox_id))) == before
+
+
+@own("auto-resume", lifecycle={"on_timeout": "pause", "auto_resume": True})
+async def _(box):
+    before = await living(box)
+    await a(box.pause())
+    assert await alive(box) == before
+    assert await state(box) == "running"
+
+
+async def own_snapshots(box):
+    return [s.snapshot_id for s in await a(box.list_snapshots().next_items())]
+
+
+@own("snapshot")
+async def _(box):
+    await a(box.files.write("kept", "in the snapshot"))
+    snapshot = await a(box.create_snapshot(**({"mode": "filesystem"} if MINOR >= 63 else {})))
+    await a(box.files.write("kept", "later"))
+    assert await state(box) == "running"
+    assert await own_snapshots(box) == [snapshot.snapshot_id]
+    assert snapshot.snapshot_id in [s.snapshot_id for s in await a(Sandbox.list_snapshots().next_items())]
+    made = await a(Sandbox.create(snapshot.snapshot_id))
+    assert await a(made.files.read("kept")) == "in the snapshot"
+    assert await a(Sandbox.delete_snapshot(snapshot.snapshot_id)) is True
+    assert await a(Sandbox.delete_snapshot(snapshot.snapshot_id)) is False
+    assert await own_snapshots(box) == []
+    assert await a(made.files.read("kept")) == "in the snapshot"
+    await a(made.kill())
+    await fails(lambda: Sandbox.create(snapshot.snapshot_id), e2b.SandboxException, match="404.*template.*not found")
+
+
+@own("snapshot with a name")
+async def _(box):
+    name = f"matrix/{unique().replace('.', '-')}:v1"
+    await a(box.files.write("kept", "by name"))
+    snapshot = await a(box.create_snapshot(name=name))
+    assert snapshot.names == [name]
+    made = await a(Sandbox.create(name))
+    assert await a(made.files.read("kept")) == "by name"
+    await a(made.kill())
+    assert await a(Sandbox.delete_snapshot(snapshot.snapshot_id)) is True
+
+
+@own("fork")
+async def _(box):
+    await a(box.files.write("shared", "of the parent"))
+    forks = await a(box.fork(count=2))
+    assert len({box.sandbox_id, *(f.sandbox_id for f in forks)}) == 3
+    for f in forks:
+        assert await a(f.files.read("shared")) == "of the parent"
+        await a(f.files.write("shared", "own"))
+    assert await a(box.files.read("shared")) == "of the parent"
+    for f in (*forks, box):
+        await a(f.kill())
+    await fails(box.fork, e2b.SandboxNotFoundException)
+
+
+# Not served yet
 
 
 @call("metrics")
@@ -761,7 +883,6 @@ def refuses_create(name, need_=None, **options):
 
 
 refuses_create("create with a domain rule", network={"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
-refuses_create("create with auto-pause", lifecycle={"on_timeout": "pause"})
 refuses_create("create with identity tokens", iam={"tokens": {"t": {"audience": "a", "token_type": "JWT-SVID"}}})
 refuses_create("create with a volume", volume_mounts={"/data": "no-volume"})
 refuses_create("create with an idempotency key", "idempotency_key", idempotency_key="a-key")

@@ -164,9 +164,18 @@ def _():
     assert "base" in run("template", "list")[0]
 
 
-@call("sandbox pause")
-def _(box):
-    refused("sandbox", "pause", box.id)
+@alone("sandbox pause, resume")
+def _():
+    box = create()
+    e2b("exec", box, "touch /tmp/kept")
+    e2b("pause", box)
+    assert "paused" in e2b("info", box)[0].lower()
+    assert [s["sandboxId"] for s in json.loads(e2b("list", "-f", "json", "-s", "paused")[0]) if s["sandboxId"] == box] == [box]
+    e2b("resume", box)
+    assert "running" in e2b("info", box)[0].lower()
+    e2b("exec", box, "test -e /tmp/kept")
+    e2b("pause", box)
+    e2b("kill", box)
 
 
 @call("sandbox metrics")
@@ -181,9 +190,13 @@ def _(box):
     assert sample["cpuCount"] == 2 and 0 < sample["memUsed"] < sample["memTotal"] == 512 << 20, sample
 
 
-@call("sandbox snapshot create")
+@call("sandbox snapshot")
 def _(box):
-    refused("sandbox", "snapshot", "create", box.id)
+    out = e2b("snapshot", "create", box.id)[0]
+    snapshot = re.search(r"snap-[a-z0-9]{20}", out)[0]
+    assert snapshot in e2b("snapshot", "list")[0]
+    e2b("snapshot", "delete", snapshot)
+    assert snapshot not in e2b("snapshot", "list")[0]
 
 
 @alone("template create")

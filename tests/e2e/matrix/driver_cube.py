@@ -5,7 +5,7 @@ import sys
 
 import cubesandbox as errors
 from cubesandbox import PtySize, Sandbox
-from driving import Calls, fails, refused
+from driving import Calls, a, fails, until
 
 calls = Calls(lambda: Sandbox.create("base", timeout=600))
 call, alone = calls.on_shared, calls.alone
@@ -95,19 +95,82 @@ async def _():
     await fails(lambda: Sandbox.create("base", timeout=0), errors.ApiError, match="Timeout")
 
 
-@call("pause a sandbox")
+def own(name, **options):
+    """The body gets a sandbox of its own."""
+    def add(body):
+        async def run():
+            box = Sandbox.create("base", timeout=600, **options)
+            try:
+                await a(body(box))
+            finally:
+                box.kill()
+        calls.bodies[name] = run
+    return add
+
+
+def read(box, path):
+    return box.files.read(path)
+
+
+@own("pause and resume")
 async def _(box):
-    await refused(box.pause)
+    box.files.write("/tmp/kept", "over the pause")
+    box.pause(interval=0.05)
+    assert box.get_info().state.value == "paused"
+    await fails(box.pause, errors.ApiError, match="already paused")
+    again = Sandbox.connect(box.sandbox_id)
+    assert read(again, "/tmp/kept") == "over the pause" and box.get_info().state.value == "running"
+    await fails(box.resume, errors.ApiError, match="already running")
+    box.pause(interval=0.05)
+    box.resume(timeout=600)
+    assert read(box, "/tmp/kept") == "over the pause"
 
 
-@call("clone")
+@own("auto-pause", lifecycle={"on_timeout": "pause"})
 async def _(box):
-    await refused(box.clone)
+    box.files.write("/tmp/kept", "over the pause")
+    box.set_timeout(0)
+    await until(lambda: box.get_info().state.value == "paused", "the pause")
+    assert read(Sandbox.connect(box.sandbox_id), "/tmp/kept") == "over the pause"
 
 
-@call("roll back")
+@own("snapshots")
 async def _(box):
-    await refused(lambda: box.rollback("snap-" + "0" * 20))
+    box.files.write("/tmp/kept", "in the snapshot")
+    one, two = box.create_snapshot(), box.create_snapshot("cube-snapshot")
+    assert (one.names, two.names) == ([], ["cube-snapshot"])
+    page, token = Sandbox.list_snapshots(sandbox_id=box.sandbox_id, limit=1)
+    rest, end = Sandbox.list_snapshots(sandbox_id=box.sandbox_id, limit=1, next_token=token)
+    assert [s.snapshot_id for s in page + rest] == [two.snapshot_id, one.snapshot_id] and end is None
+    for name in (one.snapshot_id, "cube-snapshot"):
+        made = Sandbox.create(name)
+        assert read(made, "/tmp/kept") == "in the snapshot"
+        made.kill()
+    for s in (one, two):
+        Sandbox.delete_snapshot(s.snapshot_id)
+        await fails(lambda: Sandbox.delete_snapshot(s.snapshot_id), errors.TemplateNotFoundError)
+
+
+@own("clone")
+async def _(box):
+    box.files.write("/tmp/kept", "in each")
+    clones = box.clone(3, concurrency=3)
+    assert len({box.sandbox_id, *(c.sandbox_id for c in clones)}) == 4
+    for c in clones:
+        assert read(c, "/tmp/kept") == "in each"
+        c.kill()
+    assert Sandbox.list_snapshots(sandbox_id=box.sandbox_id)[0] == []
+
+
+@own("roll back")
+async def _(box):
+    box.files.write("/tmp/kept", "before")
+    snapshot = box.create_snapshot()
+    box.files.write("/tmp/kept", "after")
+    assert box.rollback(snapshot.snapshot_id)["snapshotID"] == snapshot.snapshot_id
+    assert read(box, "/tmp/kept") == "before"
+    Sandbox.delete_snapshot(snapshot.snapshot_id)
+    await fails(lambda: box.rollback("snap-" + "0" * 20), errors.TemplateNotFoundError)
 
 
 @alone("network policy")

@@ -117,6 +117,7 @@ def record(client, kind):
 def anonymous(text, key, port):
     text = text.replace(key, "{key}").replace(f"127.0.0.1:{port}", "127.0.0.1:3000")
     text = re.sub(r"\bi[a-z0-9]{20}\b", "{id}", text)
+    text = re.sub(r"\bsnap-[a-z0-9]{20}\b", "{snapshot}", text)
     return re.sub(r"(?i)(x-access-token: )[^\r]+", r"\1{token}", text)
 
 

@@ -39,5 +39,12 @@ export async function play(sdk) {
   await s.files.rename(`${D}/1`, `${D}/deep/3`)
   await s.files.remove(`${D}/2`)
   await (await s.files.watchDir(D, () => {}, { recursive: true })).stop()
+  await s.pause()
+  const again = await Sandbox.connect(made.sandboxId)
+  const snapshot = await again.createSnapshot()
+  await Sandbox.create(snapshot.snapshotId).then((x) => x.kill())
+  await Sandbox.listSnapshots({ sandboxId: made.sandboxId, limit: 5 }).nextItems()
+  await Sandbox.deleteSnapshot(snapshot.snapshotId)
+  if (again.fork) await Promise.all((await again.fork({ count: 2, timeoutMs: 60_000 })).map((x) => x.kill()))
   await s.kill()
 }

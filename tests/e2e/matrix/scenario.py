@@ -45,6 +45,14 @@ def e2b():
     watch = s.files.watch_dir(D, recursive=True)
     watch.get_new_events()
     watch.stop()
+    s.pause()
+    again = e2b.Sandbox.connect(made.sandbox_id)
+    snapshot = again.create_snapshot()
+    e2b.Sandbox.create(snapshot.snapshot_id).kill()
+    e2b.Sandbox.list_snapshots(sandbox_id=made.sandbox_id, limit=5).next_items()
+    e2b.Sandbox.delete_snapshot(snapshot.snapshot_id)
+    for fork in again.fork(timeout=60, count=2):
+        fork.kill()
     s.kill()
 
 
@@ -70,6 +78,14 @@ def cube():
     s.files.rename(f"{D}/1", f"{D}/3")
     s.files.remove(f"{D}/3")
     s.files.watch_dir(D).close()
+    s.pause()
+    Sandbox.connect(s.sandbox_id)
+    snapshot = s.create_snapshot()
+    s.rollback(snapshot.snapshot_id)
+    Sandbox.list_snapshots(sandbox_id=s.sandbox_id)
+    Sandbox.delete_snapshot(snapshot.snapshot_id)
+    s.pause()
+    s.resume()
     s.kill()
 
 
