@@ -252,28 +252,19 @@ void live_forget_shot(struct live *l)
 
 /* A copy */
 
-static unsigned disks_in(struct msg_list layers, unsigned *ret_all)
+/* Would what stands on it have too many layers? Each snapshot of what was made from a snapshot, or rolled back to one, is a layer more. */
+static int check_chain(const struct live *l, struct msg_list layers, struct error *err)
 {
-	unsigned n = 0, all = 0;
+	unsigned disks = 0, all = 0;
 	struct str rest = layers.raw, name;
 	while (msg_list_next(&rest, &name)) {
 		all++;
-		n += str_starts(name, STR("snapshots/"));
+		disks += str_starts(name, STR("snapshots/"));
 	}
-	*ret_all = all;
-	return n;
-}
-
-/* Would what stands on it have too many layers? */
-static int check_chain(const struct live *l, struct msg_list layers, struct error *err)
-{
-	unsigned all, disks = disks_in(layers, &all);
-	if (disks >= SNAPSHOTS_CHAIN)
-		return error_set(err, -E2BIG, 409, "sandbox %s stands on %u snapshots, each made on the one before, which is the most there may be: roll back to an earlier one, or copy its files "
-			"into a sandbox made from a template", l->s.id, disks);
-	if (all >= BOX_MAX_LAYERS)
-		return error_set(err, -E2BIG, 409, "sandbox %s has %u layers, which is the most there may be: its template has too many for a snapshot", l->s.id, all);
-	return 0;
+	if (all < BOX_MAX_LAYERS)
+		return 0;
+	return error_set(err, -E2BIG, 409, "sandbox %s stands on %u snapshots, each made on the one before, and on %u layers of its template: %d are the most there may be in all. Roll it "
+		"back to an earlier snapshot, or copy its files into a sandbox made from a template", l->s.id, disks, all - disks, BOX_MAX_LAYERS);
 }
 
 static int check_room(struct shot *x, struct error *err)

@@ -14,7 +14,6 @@
 #include "node/service.h"
 
 enum {
-	SNAPSHOTS_CHAIN = 8,  /* disks below each other that a sandbox may stand on; the next snapshot of it is refused */
 	SHOTS_WAITING = 64,   /* of one sandbox */
 	FORK_MOST = 100,
 };

@@ -16,7 +16,7 @@ struct loop;
 struct box;
 struct backend;
 
-enum { BOX_MAX_LAYERS = 20 }; /* a template's 12, and 8 of snapshots */
+enum { BOX_MAX_LAYERS = 20 }; /* a template's 12 at most, and those of snapshots; more would not find their place in an overlay option of Linux 6.1 (sys/mounts.h) */
 
 /* What to start. Views and pointers need to live only during the call. */
 struct box_spec {
