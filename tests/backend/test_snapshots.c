@@ -11,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 
 struct copying {
@@ -253,6 +254,48 @@ static void a_full_host_is_an_error_and_the_source_goes_on(void **state)
 	world_done(&w);
 }
 
+/* The host's free space, in MiB. */
+static unsigned long long free_mb(const char *at)
+{
+	struct statvfs fs;
+	assert_int_equal(statvfs(at, &fs), 0);
+	return (unsigned long long)fs.f_bfree * fs.f_frsize >> 20;
+}
+
+static void a_host_that_can_share_blocks_is_let(void **state)
+{
+	struct world w;
+	struct patient p, child;
+	char path[128], node[96], make[512];
+	world_init(&w);
+	snprintf(node, sizeof(node), "%s/node", w.dir);
+	snprintf(make, sizeof(make), "command -v mkfs.xfs >/dev/null && truncate -s 400M %s/host && mkfs.xfs -q %s/host && mkdir %s && mount -o loop %s/host %s", w.dir, w.dir, node,
+		w.dir, node);
+	if (system(make)) {
+		fprintf(stderr, "no XFS here: not tested\n");
+		world_done(&w);
+		return;
+	}
+	world_start(&w);
+	world_ready(&w);
+	patient_run(&w, &p, "ishare");
+	expect_inside(&w, &p, "dd if=/dev/urandom of=/root/big bs=1M count=60 2>/dev/null; md5sum /root/big > /root/sum; sync", "");
+	unsigned long long before = free_mb(node);
+	copy(&w, &p, image(&w, path, "shared"));
+	assert_true(free_mb(node) + 30 > before);
+	expect_inside(&w, &p, "echo x > /root/big; sync; rm /root/big", "");
+	run_from(&w, &child, "ichild", path, NULL);
+	expect_inside(&w, &child, "md5sum -c -s /root/sum && echo same", "same\n");
+	patient_kill(&w, &child);
+	patient_kill(&w, &p);
+	world_stop(&w);
+	int r = -1;
+	for (int i = 0; i < 600 && (r = umount(node)) < 0; i++)
+		usleep(50000);
+	assert_int_equal(r, 0);
+	world_done(&w);
+}
+
 /* A node that runs two sandboxes whose programs write without end, and ends. Their disks are left frozen, as in the middle of a copy. */
 static pid_t node_that_will_die(struct world *w, int pipe_end)
 {
@@ -336,6 +379,7 @@ int main(void)
 		cmocka_unit_test(nobody_inside_holds_a_copy_up),
 		cmocka_unit_test(a_kill_ends_the_copy),
 		cmocka_unit_test(a_full_host_is_an_error_and_the_source_goes_on),
+		cmocka_unit_test(a_host_that_can_share_blocks_is_let),
 		cmocka_unit_test(a_disk_left_frozen_is_thawed),
 	};
 	cmocka_set_test_filter(getenv("CMOCKA_TEST_FILTER"));
