@@ -64,6 +64,40 @@ def test_a_sandbox_by_hand(cli):
     assert cli("sandbox", "kill", box, check=False).returncode == 1
 
 
+def test_pause_fork_snapshot_by_hand(cli):
+    made = [cli("sandbox", "create", "base", "--auto-pause").stdout.decode().strip()]
+    box = made[0]
+    try:
+        cli("sandbox", "exec", box, "--", "sh", "-c", "echo kept > file")
+        assert cli("sandbox", "pause", box[:8]).stdout.decode().split() == [box]
+        info = cli("sandbox", "info", box).stdout.decode()
+        assert re.search(r"state +paused", info) and "ends in" not in info and re.search(r"at the end +pause\n", info), info
+        assert re.search(rf"{box} +base +paused", cli("sandbox", "list").stdout.decode())
+        for words in (("sandbox", "pause", box), ("sandbox", "exec", box, "--", "true"), ("sandbox", "fork", box)):
+            r = cli(*words, check=False)
+            assert r.returncode and b"paused" in r.stderr, r
+        assert json.loads(cli("sandbox", "resume", box, "--timeout", "100", "--json").stdout) == {"resumed": [box]}
+        assert re.search(r"resumed from +memory", cli("sandbox", "info", box).stdout.decode())
+        cli("sandbox", "pause", box, "--disk-only")
+        cli("sandbox", "resume", box)
+        assert re.search(r"resumed from +disk", cli("sandbox", "info", box).stdout.decode())
+        made += cli("sandbox", "fork", box, "--count", "2").stdout.decode().split()
+        assert len(set(made)) == 3
+        assert cli("sandbox", "exec", made[1], "--", "cat", "file").stdout == b"kept\n"
+        snapshot = cli("sandbox", "snapshot", box, "by/hand:v1").stdout.decode().strip()
+        assert re.search(rf"{snapshot} +by/hand:v1 +{box}", cli("snapshot", "list", "--sandbox", box).stdout.decode())
+        assert "by/hand:v1" in cli("completion", "words", "--", "cubicle", "snapshot", "delete", "by").stdout.decode()
+        cli("sandbox", "exec", box, "--", "rm", "file")
+        assert cli("sandbox", "rollback", box, "by/hand:v1").stdout.decode().strip() == box
+        assert cli("sandbox", "exec", box, "--", "cat", "file").stdout == b"kept\n"
+        assert cli("run", "by/hand:v1", "--", "cat", "/home/user/file").stdout == b"kept\n"
+        assert cli("snapshot", "delete", "by/hand:v1").returncode == 0
+        r = cli("snapshot", "delete", snapshot, check=False)
+        assert r.returncode == 1 and b"not found" in r.stderr
+    finally:
+        cli("sandbox", "kill", *made)
+
+
 def test_no_internet_is_passed_on(cli):
     r = cli("run", "base", "--no-internet", "--", "python3", "-c", "import socket; socket.create_connection(('1.1.1.1', 53), 3)", check=False)
     assert r.returncode == 1

@@ -351,6 +351,97 @@ static void a_lost_node_fails_its_calls_and_a_new_one_is_asked_again(void **stat
 	peer_done(&p);
 }
 
+static struct msg_snapshot snapshot(const char *id, const char *team, const char *name, int64_t at)
+{
+	struct msg_snapshot m = {.id = str_of(id), .team = str_of(team), .sandbox = STR("a"), .template_id = STR("t"), .created_at = at};
+	if (name)
+		msg_set(&m, snapshot, name, str_of(name));
+	return m;
+}
+
+static void put_snapshot(struct sandbox_index *ix, struct msg_snapshot m)
+{
+	assert_int_equal(index_put_snapshot(ix, &m), 0);
+}
+
+static void snapshots_are_found_by_id_and_by_their_teams_names(void **state)
+{
+	struct sandbox_index *ix = fresh();
+	put_snapshot(ix, snapshot("s2", "x", "name", 20));
+	put_snapshot(ix, snapshot("s1", "x", "name", 10));
+	put_snapshot(ix, snapshot("s3", "x", NULL, 20));
+	put_snapshot(ix, snapshot("s4", "y", "name", 40));
+	put_snapshot(ix, snapshot("s3", "x", NULL, 5)); /* told again: moved, not doubled */
+	index_synced(ix, 0);
+	assert_int_equal(index_snapshot_count(ix), 4);
+	const char *order[] = {"s3", "s1", "s2", "s4"};
+	for (size_t i = 0; i < 4; i++)
+		assert_str(index_snapshot_at(ix, i)->id, order[i]);
+	assert_int_equal(index_snapshot_position(ix, 20, STR("s2")), 2);
+	assert_int_equal(index_snapshot_position(ix, 21, STR("")), 3);
+	assert_str(index_snapshot_named(ix, STR("x"), STR("name"))->id, "s2");
+	assert_str(index_snapshot_named(ix, STR("y"), STR("name"))->id, "s4");
+	assert_null(index_snapshot_named(ix, STR("z"), STR("name")));
+	assert_null(index_snapshot_named(ix, STR("x"), STR("")));
+	index_snapshot_deleted(ix, STR("s2"));
+	index_snapshot_deleted(ix, STR("s2"));
+	assert_str(index_snapshot_named(ix, STR("x"), STR("name"))->id, "s1");
+	struct msg_snapshot end = snapshot("s1", "x", "name", 10);
+	msg_set(&end, snapshot, gone, true);
+	put_snapshot(ix, end);
+	assert_null(index_snapshot_named(ix, STR("x"), STR("name")));
+	/* A new node names what it has. */
+	index_begin(ix);
+	put_snapshot(ix, snapshot("s4", "y", "name", 40));
+	assert_non_null(index_snapshot_find(ix, STR("s3")));
+	index_synced(ix, 0);
+	assert_null(index_snapshot_find(ix, STR("s3")));
+	assert_int_equal(index_snapshot_count(ix), 1);
+	index_free(ix);
+}
+
+/* What runs in the eyes of a proxy: its sockets are closed when a pause begins, once, and not by a snapshot of it. */
+static void a_pause_ends_a_generation(void **state)
+{
+	struct sandbox_index *ix = fresh();
+	index_synced(ix, 0);
+	struct msg_sandbox m = sandbox("a", 1, 1);
+	put(ix, m, true, 0);
+	static const struct {
+		enum sandbox_state state;
+		bool running, paused;
+		unsigned ended;
+	} steps[] = {{SANDBOX_SNAPSHOTTING, true, false, 0}, {SANDBOX_RUNNING, true, false, 0}, {SANDBOX_PAUSING, false, true, 1}, {SANDBOX_PAUSED, false, true, 1}};
+	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+		m.state = steps[i].state;
+		m.sequence++;
+		put(ix, m, true, 0);
+		assert_int_equal(index_is_running(index_find(ix, STR("a"))), steps[i].running);
+		assert_int_equal(index_is_paused(index_find(ix, STR("a"))), steps[i].paused);
+		assert_int_equal(ended.n, steps[i].ended);
+	}
+	assert_string_equal(ended.last, "a/g1");
+	m.state = SANDBOX_RUNNING;
+	m.generation = STR("g2");
+	m.sequence++;
+	msg_set(&m, sandbox, resumed_from, STR("memory"));
+	put(ix, m, true, 0);
+	assert_str(index_find(ix, STR("a"))->resumed_from, "memory");
+	assert_int_equal(ended.n, 1);
+	/* A rollback is another generation without a pause between. */
+	m.generation = STR("g3");
+	m.sequence++;
+	put(ix, m, true, 0);
+	assert_string_equal(ended.last, "a/g2");
+	m.state = SANDBOX_PAUSED;
+	m.sequence++;
+	put(ix, m, true, 0);
+	assert_string_equal(ended.last, "a/g3");
+	index_killed(ix, STR("a")); /* paused: nothing of it is open */
+	assert_int_equal(ended.n, 3);
+	index_free(ix);
+}
+
 int main(void)
 {
 	signal(SIGPIPE, SIG_IGN);
@@ -363,6 +454,8 @@ int main(void)
 		cmocka_unit_test(the_end_is_told_once_and_its_reason_kept),
 		cmocka_unit_test(a_kill_is_seen_before_its_event),
 		cmocka_unit_test(many_ends_stay_bounded),
+		cmocka_unit_test(snapshots_are_found_by_id_and_by_their_teams_names),
+		cmocka_unit_test(a_pause_ends_a_generation),
 		cmocka_unit_test(calls_get_their_answers),
 		cmocka_unit_test(a_lost_node_fails_its_calls_and_a_new_one_is_asked_again),
 	};
