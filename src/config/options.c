@@ -30,11 +30,7 @@ static const struct option table[] = {
 };
 
 /* Variables of ours that are no options. */
-static const char *const other_variables[] = {"CUBICLE_CONFIG", "CUBICLE_BACKEND", "CUBICLE_API_KEY", "CUBICLE_API_URL",
-#ifdef CUBICLE_FAULT_POINTS
-	"CUBICLE_FAULT", /* base/fault.h */
-#endif
-};
+static const char *const other_variables[] = {"CUBICLE_CONFIG", "CUBICLE_BACKEND", "CUBICLE_API_KEY", "CUBICLE_API_URL"};
 
 static const struct option *find(struct str name)
 {

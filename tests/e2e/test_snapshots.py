@@ -109,7 +109,7 @@ FAULTS = [
 
 def test_killed_in_any_step(own_server, tmp_path):
     fault = tmp_path / "fault"
-    s = own_server(env={"CUBICLE_FAULT": str(fault)})
+    s = own_server(env={"FAULT_POINT_FILE": str(fault)})
     box = Sandbox.create("base", timeout=600, **client(s))
     box.commands.run("while :; do date >> /home/user/log; done", background=True, timeout=0)
     run(box, "echo kept > /srv/file; sync")
