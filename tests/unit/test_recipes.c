@@ -78,6 +78,22 @@ static void many_recipes_push_out_the_least_wanted(void **state)
 	recipes_done(&r);
 }
 
+static void a_layer_that_goes_takes_its_recipes_along(void **state)
+{
+	struct recipes r = {0};
+	ask(&r, other, 2, 5);
+	ask(&r, base, 1, 1);
+	assert_string_equal(r.favourite->layers[1], "other.erofs");
+	recipes_forget_layer(&r, "other.erofs");
+	assert_null(r.favourite);
+	assert_int_equal(recipes_bare(&r, 16), 16);
+	ask(&r, base, 1, 1); /* is known still */
+	assert_string_equal(r.favourite->layers[0], "base.erofs");
+	recipes_forget_layer(&r, "other.erofs");
+	assert_non_null(r.favourite);
+	recipes_done(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -86,6 +102,7 @@ int main(void)
 		cmocka_unit_test(a_new_favourite_must_be_wanted_much_more),
 		cmocka_unit_test(demand_fades_but_a_quiet_favourite_stays),
 		cmocka_unit_test(many_recipes_push_out_the_least_wanted),
+		cmocka_unit_test(a_layer_that_goes_takes_its_recipes_along),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,8 @@ static int copy_frozen(struct copy_job *j, int to)
 	if (r < 0)
 		return r;
 	FAULT(copy_frozen);
-	r = fstat(j->image, &st) < 0 ? -errno : copy_sparse(j->image, to, st.st_size, true, &j->stop);
+	/* By reference, the source needs room for what it writes from now on: not what was promised to a guaranteed disk. */
+	r = fstat(j->image, &st) < 0 ? -errno : copy_sparse(j->image, to, st.st_size, !j->guaranteed, &j->stop);
 	disk_thaw(j->root);
 	j->result.paused = clock_monotonic() - start;
 	FAULT(copy_thawed);
@@ -246,6 +247,14 @@ static void drop_work(void *arg)
 	layers_forget(d->backend->host, d->path);
 }
 
+static void drop_done(void *arg)
+{
+	struct drop *d = arg;
+	struct backend *b = d->backend;
+	free(d);
+	backend_let_drain(b);
+}
+
 void backend_drop_image(struct backend *b, const char *path)
 {
 	size_t n = strlen(path) + 1;
@@ -253,8 +262,10 @@ void backend_drop_image(struct backend *b, const char *path)
 	if (d) {
 		d->backend = b;
 		memcpy(d->path, path, n);
-		if (workq_push(b->copiers, b->loop, drop_work, free, d) == 0)
+		backend_hold_drain(b);
+		if (workq_push(b->copiers, b->loop, drop_work, drop_done, d) == 0)
 			return;
+		backend_let_drain(b);
 	}
 	free(d);
 	/* The next start of the node sweeps it. */
