@@ -91,6 +91,9 @@ void sandbox_detail(struct out *o, const struct index_sandbox *s, const struct o
 	add_list(o, "denyOut", s->deny_out);
 	out_bool(o, "allowPublicTraffic", s->traffic_token.n == 0);
 	out_close(o, '}');
+	/* Of one whose pause is over, as newer clients know it. */
+	if (s->state == SANDBOX_PAUSED)
+		out_str(o, "pauseMode", s->memory_kept ? STR("full") : STR("filesystem"));
 	out_open(o, "lifecycle", '{');
 	out_bool(o, "autoResume", s->auto_resume);
 	out_str(o, "onTimeout", s->auto_pause ? STR("pause") : STR("kill"));

@@ -162,6 +162,8 @@ static void print_info(const json_t *s)
 	info_line(is_paused(s) ? "paused" : "ends", json_str(json_object_get(s, "endAt")));
 	if (!is_paused(s))
 		printf("%-12s %s\n", "ends in", duration_text(left, seconds_until(json_object_get(s, "endAt"))));
+	if (str_is(json_str(json_object_get(s, "pauseMode")), "filesystem"))
+		info_line("kept", STR("its disk only"));
 	const json_t *lifecycle = json_object_get(s, "lifecycle");
 	printf("%-12s %.*s%s\n", "at the end", STR_FMT(json_str(json_object_get(lifecycle, "onTimeout"))),
 		json_is_true(json_object_get(lifecycle, "autoResume")) ? ", resumed by traffic" : "");

@@ -131,6 +131,7 @@ def test_010_a_paused_sandbox_outlives_a_restart_of_the_server(own_server):
     assert post(s, frozen.sandbox_id, "pause")[0] == 204
     assert post(s, stored.sandbox_id, "pause", {"memory": False})[0] == 204
     shown = [info(s, b.sandbox_id) for b in (frozen, stored)]
+    assert [i["pauseMode"] for i in shown] == ["full", "filesystem"]
     s.stop()
     s.start()
     assert [info(s, b.sandbox_id) for b in (frozen, stored)] == shown

@@ -50,6 +50,8 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 		msg_set(&m, sandbox, reason, str_of(s->reason));
 	if (s->state == SANDBOX_PAUSED && s->memory_kept)
 		msg_set(&m, sandbox, memory_kept, true);
+	if (s->state == SANDBOX_PAUSED && s->memory_kept)
+		msg_set(&m, sandbox, memory_kept, true);
 	if (s->resumed_from)
 		msg_set(&m, sandbox, resumed_from, str_of(s->resumed_from));
 	if (s->origin[0])

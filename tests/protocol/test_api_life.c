@@ -168,6 +168,7 @@ static void a_paused_sandbox_is_shown_until_it_is_resumed(void **state)
 	assert_true(world->last_pause_memory);
 	detail_is(id, "state", "paused");
 	detail_is(id, "resumedFrom", "");
+	detail_is(id, "pauseMode", "full");
 	char paused_at[64], shown[64];
 	rfc3339_format(paused_at, world_find(world, id)->end_at);
 	detail_is(id, "endAt", paused_at);
@@ -214,9 +215,11 @@ static void a_paused_sandbox_is_shown_until_it_is_resumed(void **state)
 	assert_false(world->last_resume.memory);
 	assert_true(world->last_resume.auto_pause);
 	detail_is(id, "resumedFrom", "disk");
+	detail_is(id, "pauseMode", "");
 	detail_is(id, "endAt", "9999-12-31T00:00:00Z");
 	is("POST", "/sandboxes/{}/pause", id, "{\"memory\":false}", 204, NULL);
 	assert_false(world->last_pause_memory);
+	detail_is(id, "pauseMode", "filesystem");
 	cleanup_reply struct reply r = ask("POST", "/v2/sandboxes/{}/connect", id, NULL);
 	assert_int_equal(r.status, 201);
 	assert_string_equal(reply_text(&r, "resumedFrom"), "disk");
