@@ -4,8 +4,10 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "node/journal.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 enum {
 	ENTRIES_MAX = 1000,      /* in one answer */
@@ -72,18 +74,27 @@ static int parse_pair(struct str name, struct str value, void *arg, struct error
 	return 0;
 }
 
-/* What init says is not trusted: false for a line that is not as guest/logs.h writes it. */
-static bool read_entry(struct str line, struct log_entry *ret)
+/* A line of node's (node/journal.h), not parsed yet. */
+struct log_line {
+	int64_t time;
+	struct str json;
+	bool own; /* node's, else init's */
+};
+
+/* What init says is not trusted: false for what is not as guest/logs.h writes it, or pretends to be node's own. */
+static bool read_entry(const struct log_line *line, struct log_entry *ret)
 {
-	json_t *j = ret->json = json_parse(line, LINE_MAX, "log", NULL);
-	const json_t *fields = json_object_get(j, "fields"), *time = json_object_get(j, "t"), *value;
+	json_t *j = ret->json = json_parse(line->json, LINE_MAX, "log", NULL);
+	const json_t *fields = json_object_get(j, "fields"), *value;
 	const char *key;
-	ret->time = json_integer_value(time);
+	ret->time = line->time;
 	ret->level_name = json_str(json_object_get(j, "level"));
 	ret->logger = json_str(json_object_get(j, "logger"));
 	ret->message = json_str(json_object_get(j, "message"));
 	ret->fields = fields;
-	if (!json_is_integer(time) || ret->time < 0 || log_level_parse(ret->level_name, &ret->level) < 0 || !ret->logger.n || ret->logger.n > 64 || !json_is_object(fields) || json_object_size(fields) > 16)
+	if (line->own != str_is(ret->logger, JOURNAL_LOGGER))
+		return false;
+	if (ret->time < 0 || log_level_parse(ret->level_name, &ret->level) < 0 || !ret->logger.n || ret->logger.n > 64 || !json_is_object(fields) || json_object_size(fields) > 16)
 		return false;
 	json_object_foreach((json_t *)fields, key, value)
 		if (!json_is_string(value))
@@ -147,27 +158,43 @@ static void out_line(struct out *o, const struct log_entry *e)
 	out_close(o, '}');
 }
 
+static int by_time(const void *a, const void *b)
+{
+	const struct log_line *x = a, *y = b;
+	/* Of one time: as they came, which is where they lie. */
+	return x->time != y->time ? (x->time < y->time ? -1 : 1) : x->json.p < y->json.p ? -1 : 1;
+}
+
+/* All lines, by their times: node's and init's come in the order in which node heard of them. NULL without memory. */
+static struct log_line *sort_lines(const struct log_work *w, size_t *ret_n)
+{
+	struct str all = str_n(w->text, w->n), line, time;
+	size_t n = 0, most = 1;
+	for (size_t i = 0; i < w->n; i++)
+		most += w->text[i] == '\n';
+	struct log_line *lines = calloc(most, sizeof(*lines));
+	while (lines && str_cut(all, '\n', &line, &all)) {
+		struct log_line *l = &lines[n];
+		l->own = str_starts(line, STR("+"));
+		if ((l->own || str_starts(line, STR("-"))) && str_cut(str_from(line, 1), ' ', &time, &l->json) && str_to_i64(time, &l->time) == 0)
+			n++;
+	}
+	if (n)
+		qsort(lines, n, sizeof(*lines), by_time);
+	*ret_n = n;
+	return lines;
+}
+
 /* The entries that are asked for, in the order of the answer. Returns how many. */
-static size_t choose(const struct log_work *w, struct log_entry *chosen)
+static size_t choose(const struct log_work *w, const struct log_line *lines, size_t n_lines, struct log_entry *chosen)
 {
 	size_t n = 0, limit = (size_t)w->limit;
-	for (struct str rest = str_n(w->text, w->n), line; str_cut(rest, '\n', &line, &rest);) {
+	for (size_t i = 0; i < n_lines && n < limit; i++) {
 		struct log_entry e;
-		if (read_entry(line, &e) && wanted(w, &e) && (n < limit || w->backward)) {
-			/* Backward the newest stay; they are put round at the end. */
-			if (n == limit) {
-				json_decref(chosen[0].json);
-				memmove(chosen, chosen + 1, --n * sizeof(*chosen));
-			}
+		if (read_entry(&lines[w->backward ? n_lines - 1 - i : i], &e) && wanted(w, &e))
 			chosen[n++] = e;
-		} else {
+		else
 			json_decref(e.json);
-		}
-	}
-	for (size_t i = 0; w->backward && i < n / 2; i++) {
-		struct log_entry other = chosen[i];
-		chosen[i] = chosen[n - 1 - i];
-		chosen[n - 1 - i] = other;
 	}
 	return n;
 }
@@ -178,11 +205,13 @@ static void answer(struct api_request *r)
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	cleanup_free struct log_entry *chosen = calloc((size_t)w->limit, sizeof(*chosen));
-	if (!chosen) {
+	size_t n_lines = 0;
+	cleanup_free struct log_line *lines = sort_lines(w, &n_lines);
+	if (!chosen || !lines) {
 		api_failf(r, 503, "the server is out of memory");
 		return;
 	}
-	size_t n = choose(w, chosen);
+	size_t n = choose(w, lines, n_lines, chosen);
 	out_open(&o, NULL, '{');
 	out_open(&o, "logs", '[');
 	for (size_t i = 0; i < n; i++)
@@ -233,6 +262,20 @@ static void page_read(const struct node_answer *a, void *arg)
 		answer(r);
 }
 
+/* The log outlives its sandbox, for as long as is known how that ended. False: answered. */
+static bool may_read(struct api_request *r)
+{
+	struct error err = {0};
+	struct str id;
+	if (decode_sandbox_id(r->match.params[0], &id, &err) < 0 || !index_ready(r->api->config.index))
+		return api_sandbox(r, false) != NULL;
+	const struct index_end *end = index_end_of(r->api->config.index, id, clock_realtime());
+	if (!end || !str_eq(end->team, r->team))
+		return api_sandbox(r, false) != NULL;
+	snprintf(r->sandbox, sizeof(r->sandbox), "%.*s", STR_FMT(id));
+	return true;
+}
+
 static void logs(struct api_request *r, bool v2)
 {
 	struct error err = {0};
@@ -250,7 +293,7 @@ static void logs(struct api_request *r, bool v2)
 		api_fail(r, &err);
 		return;
 	}
-	if (api_sandbox(r, false))
+	if (may_read(r))
 		read_page(r, 0);
 }
 

@@ -30,8 +30,8 @@ const struct route api_routes[] = {
 	R("POST", "/sandboxes/{sandboxID}/rollback", ROUTE_BODY, handle_rollback, "Takes a sandbox back to a snapshot.")
 	R("PUT", "/sandboxes/{sandboxID}/network", ROUTE_BODY, handle_network, "Replaces the egress policy.")
 	R("GET", "/sandboxes/{sandboxID}/metrics", 0, handle_metrics, "Metrics of a sandbox over time.")
-	R("GET", "/sandboxes/{sandboxID}/logs", 0, handle_logs, "Logs of a running sandbox.")
-	R("GET", "/v2/sandboxes/{sandboxID}/logs", 0, handle_logs_v2, "Logs of a running sandbox: direction, level, search.")
+	R("GET", "/sandboxes/{sandboxID}/logs", 0, handle_logs, "Log of a sandbox, for 24 hours after its end too.")
+	R("GET", "/v2/sandboxes/{sandboxID}/logs", 0, handle_logs_v2, "Log of a sandbox: direction, level, search.")
 	LATER("GET", "/sandboxes/{sandboxID}/terminal", "A terminal over a WebSocket.")
 	R("GET", "/snapshots", 0, handle_snapshots, "Lists the snapshots, the newest first: filters, pages.")
 	/* templates */

@@ -119,7 +119,7 @@ const struct command commands[] = {
 		EXIT_CUBICLE, cmd_sandbox_exec},
 	{"sandbox shell", "SANDBOX", "Open a login shell in a sandbox.", NULL, shell_flags, 1, 1, REST_NONE, EXIT_CUBICLE, cmd_sandbox_shell},
 	{"sandbox logs", "SANDBOX", "Show what happened in a sandbox: commands, and what its services write.",
-		"With --json a line for each entry. The newest 256 KiB are kept, as long as the sandbox lives.", logs_flags, 1, 1, REST_NONE, 0, cmd_sandbox_logs},
+		"And what happened to it: created, paused, resumed, ended and why. With --json a line for each entry. The newest 256 KiB are kept, until 24 hours after its end; then SANDBOX must be the whole id.", logs_flags, 1, 1, REST_NONE, 0, cmd_sandbox_logs},
 	{"sandbox metrics", "SANDBOX", "Show what a sandbox uses: CPU, memory, disk, every five seconds.",
 		"CPU in percent of all its processors. With --json a line for each sample. Of what is older than a quarter of an hour a sample for two minutes is kept.", metrics_flags, 1, 1, REST_NONE, 0,
 		cmd_sandbox_metrics},

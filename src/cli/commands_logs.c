@@ -17,6 +17,7 @@
 struct shown {
 	int64_t ms;
 	size_t n; /* entries of that millisecond or later */
+	bool ended; /* nothing follows */
 };
 
 static void print_entry(const struct cli *c, const json_t *entry)
@@ -44,6 +45,12 @@ static void print_entry(const struct cli *c, const json_t *entry)
 	puts(buf_cstr(&line) ? buf_cstr(&line) : "");
 }
 
+/* What the server itself says, so nothing inside can pretend it (api/logs.c). */
+static bool is_end(const json_t *entry)
+{
+	return str_is(json_str(json_object_get(json_object_get(entry, "fields"), "logger")), "lifecycle") && str_is(json_str(json_object_get(entry, "message")), "ended");
+}
+
 /* Shows the entries of an answer that were not shown yet. Returns how many were new. */
 static size_t show(const struct cli *c, const json_t *answer, enum log_level lowest, struct shown *s)
 {
@@ -55,9 +62,10 @@ static size_t show(const struct cli *c, const json_t *answer, enum log_level low
 		if (i < skip || rfc3339_parse(json_str(json_object_get(entry, "timestamp")), &at) < 0)
 			continue;
 		if (at / NS_PER_MS > s->ms)
-			*s = (struct shown){.ms = at / NS_PER_MS};
+			*s = (struct shown){.ms = at / NS_PER_MS, .ended = s->ended};
 		s->n++;
 		new++;
+		s->ended = s->ended || is_end(entry);
 		if (log_level_parse(json_str(json_object_get(entry, "level")), &level) == 0 && level >= lowest)
 			print_entry(c, entry);
 	}
@@ -91,7 +99,7 @@ int cmd_sandbox_logs(struct cli *c)
 		/* The rest of a long log follows at once. */
 		if (new && json_array_size(json_object_get(page, "logEntries")) == 1000)
 			continue;
-		if (!follow)
+		if (!follow || s.ended)
 			return EXIT_OK;
 		nanosleep(&(struct timespec){.tv_nsec = FOLLOW_EVERY}, NULL);
 	}

@@ -13,6 +13,7 @@
 enum {
 	MAX_NODES = 4,
 	LOG_PAGE = 57344, /* of `log_page` */
+	LOG_BURST = 32,   /* pages for one question */
 };
 
 /* Root inside may kill spawners as fast as it likes; each new one costs node an attach. */
@@ -24,12 +25,15 @@ struct node {
 	struct control *control;
 	struct chan *chan;
 	int fd; /* the channel's own */
+	struct msg_log_read read; /* waits for entries while `pages` is not 0 */
+	uint64_t read_request;
+	unsigned pages; /* that may still follow */
 };
 
 struct control {
 	struct loop *loop;
 	struct guest_identity *identity;
-	const struct logs *logs;
+	struct logs *logs;
 	int listen_fd;
 	struct loop_fd *watch;
 	struct node *nodes; /* the newest first */
@@ -153,19 +157,52 @@ static void on_hello(struct node *n, const struct chan_message *m)
 	chan_send(n->chan, MSG_ID_init_state, &s, m->header.request, NULL, 0, NULL);
 }
 
-static void on_log_read(struct node *n, const struct chan_message *m)
+/* False: there is nothing to tell to a question that waits. */
+static bool answer_log_read(struct node *n, struct msg_log_read *m, uint64_t request)
 {
 	cleanup_buf struct buf entries = BUF_INIT;
 	uint64_t next;
 	struct error err = {0};
-	int r = logs_read(n->control->logs, m->body->log_read.after, m->body->log_read.since, LOG_PAGE, &entries, &next);
-	if (r >= 0) {
-		struct msg_log_page page = {.entries = buf_str(&entries), .next = next, .more = r > 0};
-		chan_send(n->chan, MSG_ID_log_page, &page, m->header.request, NULL, 0, NULL);
+	int r = logs_read(n->control->logs, m->after, m->since, LOG_PAGE, &entries, &next);
+	if (r == 0 && !buf_len(&entries) && m->wait)
+		return false;
+	struct msg_log_page page = {.entries = buf_str(&entries), .next = next, .more = r > 0};
+	if (r < 0) {
+		error_errno(&err, r, "log");
+		chan_send_error(n->chan, request, &err);
+		return false;
+	}
+	m->after = next;
+	chan_send(n->chan, MSG_ID_log_page, &page, request, NULL, 0, NULL);
+	return true;
+}
+
+static void tell_entries(struct node *n)
+{
+	while (n->pages && answer_log_read(n, &n->read, n->read_request))
+		n->pages--;
+}
+
+/* What waits is answered with a page whenever there is something, LOG_BURST times: then node must ask again, which is what holds a flood back. The newest counts. */
+static void on_log_read(struct node *n, const struct chan_message *m)
+{
+	if (!m->body->log_read.wait) {
+		struct msg_log_read read = m->body->log_read;
+		answer_log_read(n, &read, m->header.request);
 		return;
 	}
-	error_errno(&err, r, "log");
-	chan_send_error(n->chan, m->header.request, &err);
+	n->read = m->body->log_read;
+	n->read_request = m->header.request;
+	n->pages = LOG_BURST;
+	tell_entries(n);
+}
+
+/* At once, before whoever asked for a command learns of its end: node may be told to kill the sandbox next. */
+static void on_log_added(void *arg)
+{
+	struct control *c = arg;
+	for (struct node *n = c->nodes; n; n = n->next)
+		tell_entries(n);
 }
 
 static void on_message(struct chan *chan, struct chan_message *m, void *arg)
@@ -246,7 +283,7 @@ static void on_connection(struct loop_fd *w, uint32_t events, void *arg)
 		control_adopt(c, fd);
 }
 
-struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, const struct logs *logs)
+struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, struct logs *logs)
 {
 	struct control *c = malloc(sizeof(*c));
 	if (!c || fd_set_nonblock(listen_fd, true) < 0) {
@@ -256,8 +293,10 @@ struct control *control_new(struct loop *l, int listen_fd, struct guest_identity
 	*c = (struct control){.loop = l, .identity = id, .logs = logs, .listen_fd = listen_fd, .pending = -1};
 	c->retry = loop_timer_new(l, on_retry, c);
 	c->watch = c->retry ? loop_fd_add(l, listen_fd, EPOLLIN, on_connection, c) : NULL;
-	if (c->watch)
+	if (c->watch) {
+		logs_watch(logs, on_log_added, c);
 		return c;
+	}
 	loop_timer_free(c->retry);
 	free(c);
 	return NULL;
@@ -267,6 +306,7 @@ void control_free(struct control *c)
 {
 	if (!c)
 		return;
+	logs_watch(c->logs, NULL, NULL);
 	while (c->nodes) {
 		chan_free(c->nodes->chan);
 		forget(c->nodes);

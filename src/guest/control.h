@@ -7,7 +7,7 @@
 struct control;
 
 /* Watches the listening socket (owned from here) for a node that comes (again). It may read `logs`. `id` is replaced as a whole by later claims. NULL with errno. */
-struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, const struct logs *logs);
+struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, struct logs *logs);
 /* Closes the socket and the connections. Takes NULL. */
 void control_free(struct control *c);
 /* Takes over a connection (owned from here). 0 or -errno. */

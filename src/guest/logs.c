@@ -17,6 +17,8 @@ struct logs {
 	struct entry *first, *last;
 	size_t bytes;
 	uint64_t number; /* of the newest */
+	void (*added)(void *arg);
+	void *arg;
 };
 
 struct logs *logs_new(void)
@@ -89,6 +91,16 @@ void logs_add(struct logs *l, enum log_level level, const char *logger, struct s
 	l->bytes += sizeof(*e) + e->n;
 	while (l->bytes > LOGS_MAX_BYTES)
 		drop_first(l);
+	if (l->added)
+		l->added(l->arg);
+}
+
+void logs_watch(struct logs *l, void (*fn)(void *arg), void *arg)
+{
+	if (!l)
+		return;
+	l->added = fn;
+	l->arg = arg;
 }
 
 int logs_read(const struct logs *l, uint64_t after, int64_t since, size_t max_bytes, struct buf *to, uint64_t *ret_next)

@@ -32,6 +32,9 @@ void logs_free(struct logs *l);
  * replaced. Without memory, or with l NULL, nothing is added. */
 void logs_add(struct logs *l, enum log_level level, const char *logger, struct str message, const struct log_field *fields);
 
+/* fn(arg) follows each logs_add(), until it is set to NULL. l may be NULL. */
+void logs_watch(struct logs *l, void (*fn)(void *arg), void *arg);
+
 /*
  * Appends entries with a sequence number over `after` and a time (ns, CLOCK_REALTIME) of at least `since`, oldest first, as lines of JSON, {"n","t","level","logger","message","fields"}
  * (n: sequence number, t: ns), as many as fit into max_bytes. *ret_next: the number to go on after. 1 = there are more, 0 = these were all, -ENOMEM.

@@ -169,9 +169,10 @@ void process_check_end(struct process *p)
 			return;
 	struct processes *all = p->all;
 	cleanup_buf struct buf out = BUF_INIT;
+	/* First: who learns of the end may kill the sandbox next. */
+	log_end(p);
 	process_end_event(p, &out);
 	process_end_watchers(p, buf_str(&out));
-	log_end(p);
 	p->state = PROCESS_ENDED;
 	close_all(p);
 	p->ended_at = clock_boottime();

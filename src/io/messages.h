@@ -235,10 +235,11 @@ enum {
 /* node: what happened? (guest/logs.h) */
 #define MSG_FIELDS_log_read(F)                                                                               \
 	F(log_read, 1, U64, after, 0, REQUIRED)                                                              \
-	F(log_read, 2, I64, since, 0, REQUIRED)
+	F(log_read, 2, I64, since, 0, REQUIRED)                                                              \
+	F(log_read, 3, BOOL, wait, 0, OPTIONAL)      /* a page as soon as there are entries, and up to 31 more as others come; replaces the one that waits */
 /* init, and node to front as init said it: hostile bytes */
 #define MSG_FIELDS_log_page(F)                                                                               \
-	F(log_page, 1, STR, entries, 57344, REQUIRED) /* lines of JSON */                                    \
+	F(log_page, 1, STR, entries, 57344, REQUIRED) /* lines of JSON; to front as in node/journal.h */     \
 	F(log_page, 2, U64, next, 0, REQUIRED)       /* `after` of the next page */                          \
 	F(log_page, 3, BOOL, more, 0, REQUIRED)
 #define MSG_FIELDS_ping(F)

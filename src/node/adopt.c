@@ -203,6 +203,7 @@ static void collect(struct sandbox *s, void *arg)
 		return;
 	}
 	sandbox_derive_tokens(&l->s, n->key);
+	logs_load(l);
 	bool disk_only = l->s.state == SANDBOX_PAUSED && !l->s.memory_kept;
 	if (disk_only)
 		admission_take_over_disk(&n->admission, l->s.disk_mb);

@@ -76,6 +76,8 @@ void node_event(struct node *n, const struct sandbox *s)
 		sampling_note(l, false);
 		if (before != s->state)
 			figures_note(l, before);
+		if (before != s->state)
+			logs_note(l, before);
 		l->told = s->state;
 	}
 	n->sequence++;

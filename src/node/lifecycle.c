@@ -43,6 +43,7 @@ void live_free(struct live *l)
 	live_give_all(l);
 	live_unhold_disk(l);
 	sampling_free(l);
+	logs_free(l);
 	loop_timer_free(l->retry);
 	live_network_ended(l);
 	sandbox_done(&l->s);

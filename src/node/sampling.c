@@ -69,6 +69,7 @@ static uint32_t cpu_percent(const struct live *l, uint64_t usec, int64_t ns)
 static void take(struct live *l, const struct box_stats *s)
 {
 	struct node *n = l->node;
+	logs_tick(l);
 	int64_t at = now(n);
 	bool first = !l->sampling.looked || s->cpu_usec < l->sampling.cpu_usec;
 	if (!first) {

@@ -141,34 +141,6 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 	request_fail(r, &err);
 }
 
-/* The log of a sandbox */
-
-static void log_read(const struct msg_log_page *m, void *arg)
-{
-	struct request *r = arg;
-	struct error err = {0};
-	if (m) {
-		request_answer(r, MSG_ID_log_page, m, -1);
-		return;
-	}
-	error_set(&err, -ENOENT, 404, "the sandbox was not found");
-	request_fail(r, &err);
-}
-
-static void node_log(struct node *n, struct request *r, const struct msg_logs *m)
-{
-	struct error err = {0};
-	struct live *l = live_find(n, m->sandbox);
-	int e = l && sandbox_runs(&l->s) ? box_log(l->box, m->after, m->since, log_read, r) : -ENOENT;
-	if (e == 0)
-		return;
-	if (e == -ENOENT || e == -EAGAIN)
-		error_set(&err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));
-	else
-		error_set(&err, e, 503, "logs of sandbox %.*s: %s", STR_FMT(m->sandbox), strerror(-e));
-	request_fail(r, &err);
-}
-
 /* Channels */
 
 static void reload_templates(struct node *n, struct request *r)
@@ -230,7 +202,7 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 	else if (m->header.type == MSG_ID_network)
 		live_network(n, r, &m->body->network);
 	else if (m->header.type == MSG_ID_logs)
-		node_log(n, r, &m->body->logs);
+		live_logs(n, r, &m->body->logs);
 	else if (m->header.type == MSG_ID_figures)
 		live_figures(n, r);
 	else if (m->header.type == MSG_ID_metrics)
@@ -381,6 +353,7 @@ static void on_prune(struct loop_timer *t, void *arg)
 {
 	struct node *n = arg;
 	records_prune(n->records, n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S, ENDS_MOST);
+	logs_prune(n);
 	loop_timer_in(t, PRUNE_EVERY_S * NS_PER_S);
 }
 
@@ -444,6 +417,8 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	if (r == 0 && (r = sampling_init(n)) < 0)
 		error_errno(err, r, "sampling");
 	if (r == 0)
+		r = logs_init(n, err);
+	if (r == 0)
 		r = saved_open(n, err);
 	if (r == 0)
 		r = records_open(path, c->loop, &n->records, err);
@@ -481,6 +456,7 @@ int node_new(const struct node_config *c, struct node **ret, struct error *err)
 
 void node_adopted(struct node *n)
 {
+	logs_sweep(n);
 	saved_sweep(n);
 	/* Everybody who uses an image is known now. */
 	n->images.backend = n->backend;
@@ -597,6 +573,7 @@ void node_free(struct node *n)
 	backend_free(n->backend);
 	images_done(&n->images);
 	workq_free(n->chores);
+	logs_done(n);
 	node_ballast_drop(n);
 	disk_account_free(n->disk);
 	templates_free(n->templates);

@@ -12,6 +12,7 @@
 #include "node/deadlines.h"
 #include "node/figures.h"
 #include "node/images.h"
+#include "node/journal.h"
 #include "node/metrics.h"
 #include "node/templates.h"
 #include "sandbox/records.h"
@@ -126,6 +127,13 @@ struct live {
 	struct deadline deadline;
 	struct disk_entry disk;
 	enum sandbox_state told;  /* of the last event */
+	struct {
+		struct journal journal;
+		uint64_t asked;       /* init's number of the entry to go on behind */
+		size_t taken;         /* bytes since the last sample */
+		unsigned pages;       /* since init was asked */
+		bool following;       /* it tells what comes */
+	} log;
 	struct metrics_history history;
 	struct {
 		struct deadline next;     /* in node.samplings while it runs */
@@ -177,6 +185,9 @@ struct node {
 	int step_fd;              /* timerfd that is cancelled by a step of the wall clock */
 	int64_t clock_offset;     /* realtime - boottime, as what is shown was computed with */
 	struct node_figures figures; /* counters only */
+	struct workq *scribe;     /* one thread: files of logs */
+	struct log_save *saves;   /* not done yet */
+	size_t logs_bytes;        /* of what inits said, in memory */
 	uint64_t sequence;        /* of the last sandbox event */
 	unsigned char key[SANDBOX_KEY];
 	unsigned unresolved;      /* sandboxes that `ready` waits for, and 1 while the records are read */
@@ -315,6 +326,26 @@ void live_metrics(struct node *n, struct request *r, const struct msg_metrics *m
 void live_figures(struct node *n, struct request *r);
 /* It became what it is, from `before`. */
 void figures_note(struct live *l, enum sandbox_state before);
+
+/* logs.c */
+int logs_init(struct node *n, struct error *err);
+/* Writes what waits to be written; the loop does not run any more. */
+void logs_done(struct node *n);
+/* It became what it is, from `before`. */
+void logs_note(struct live *l, enum sandbox_state before);
+/* Asks its init for the next entry, unless that is done already or too much came lately; logs_tick(): at every sample, more may come again. */
+void logs_follow(struct live *l);
+void logs_tick(struct live *l);
+/* Writes the journal to its file: of one that ended, or is paused without memory (saved). */
+void logs_save(struct live *l, bool saved);
+/* One from an earlier node, as it is recorded: what that left in a file. */
+void logs_load(struct live *l);
+void logs_free(struct live *l);
+/* Start: files of paused ones that are not there any more go. */
+void logs_sweep(struct node *n);
+/* Files of more than 24 hours ago go, and the oldest of too many. */
+void logs_prune(struct node *n);
+void live_logs(struct node *n, struct request *r, const struct msg_logs *m);
 
 /* adopt.c */
 int node_adopt(struct node *n, struct error *err);

@@ -155,7 +155,10 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 /* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */
 typedef void box_log_fn(const struct msg_log_page *m, void *arg);
 /* done() follows unless this fails: -EAGAIN when it does not run, -EBUSY when too many wait already, or -errno. */
-int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg);
+int box_log(struct box *b, uint64_t after, box_log_fn *done, void *arg);
+/* From now on done() is told each page as entries come, at most some 30: then call it again, which replaces the call before. m NULL: no more come. done NULL: nobody wants to
+ * know any more. */
+int box_follow_log(struct box *b, uint64_t after, box_log_fn *done, void *arg);
 /* Replaces what it may reach, live: done() follows with err NULL, or with what went wrong: what is in force then is never wider than before. Not called when the box ends
  * first. 0, or what was wrong at once with *err: 400, -EBUSY while one is under way, -EAGAIN when it does not run. */
 typedef void box_network_fn(const struct error *err, void *arg);

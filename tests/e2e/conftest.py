@@ -24,9 +24,10 @@ def pytest_unconfigure(config):
 
 @contextlib.contextmanager
 def serving(**kwargs):
-    """A server that clients find in their environment; ends with the leak check."""
+    """A server that clients find in their environment, which is put back at the end; that comes with the leak check."""
     before = leak.snapshot()
     s = Server(**kwargs).start()
+    others = {name: os.environ.get(name) for name in s.env()}
     os.environ.update(s.env())
     try:
         yield s
@@ -35,6 +36,11 @@ def serving(**kwargs):
         assert s.stop() == 0
         check_leaks(before, s)
     finally:
+        for name, value in others.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         s.destroy()
 
 

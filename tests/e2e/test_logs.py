@@ -85,6 +85,61 @@ def test_of_a_sandbox_that_is_not_there(server, box):
         assert status == 404 and "not found" in body["message"]
 
 
+def lifecycle(entries):
+    """[(message, fields)] of what the server says happened to it."""
+    return [(e["message"], {k: v for k, v in e["fields"].items() if k != "logger"}) for e in entries if e["fields"]["logger"] == "lifecycle"]
+
+
+@pytest.mark.parametrize("how, reason", [("kill", "killed"), ("timeout", "timeout")])
+def test_the_log_outlives_its_sandbox(server, how, reason):
+    """cases.md 82: why it ended is in its log."""
+    box = Sandbox.create("base")
+    box.commands.run("echo the last words")
+    if how == "kill":
+        box.kill()
+    else:
+        box.set_timeout(0)
+    wait_for(lambda: server.call("GET", f"/sandboxes/{box.sandbox_id}")[0] == 404, 60, "its end")
+    entries = wait_for(lambda: (e := v2(server, box, direction="forward")) and lifecycle(e)[-1][0] == "ended" and e, 60, "its end in the log")
+    [created, ended] = lifecycle(entries)
+    assert created[0] == "created" and created[1]["template"] == "base" and created[1]["launch"] in ("warm", "cold")
+    assert ended[1]["reason"] == reason
+    # Nothing of what it did before is lost, not the last exit either.
+    assert commands(entries)[-1].endswith("echo the last words")
+    assert [e["fields"]["status"] for e in entries if "status" in e["fields"]] == ["exit status 0"]
+    assert v2(server, box, level="error") == [] and len(v1(server, box)["logs"]) == len(entries)
+    assert lifecycle(v2(server, box, search=reason))[0][1]["reason"] == reason
+    assert v2(server, box, limit=1)[0]["message"] == "ended"
+
+
+def test_of_a_paused_one(server, box):
+    box.commands.run("echo before the pause")
+    for memory in ("true", "false"):
+        status, body = server.call("POST", f"/sandboxes/{box.sandbox_id}/pause", body={"memory": memory == "true"})
+        assert status == 204, body
+        entries = v1(server, box)["logEntries"]
+        assert commands(entries)[0].endswith("echo before the pause")
+        assert lifecycle(entries)[-1] == ("paused", {"memory": "kept" if memory == "true" else "not kept"})
+        box.connect()
+        entries = v1(server, box)["logEntries"]
+        assert lifecycle(entries)[-1] == ("resumed", {"from": "memory" if memory == "true" else "disk"})
+    box.commands.run("echo after it")
+    assert [c.split()[-1] for c in commands(v1(server, box)["logEntries"])] == ["pause", "it"]
+
+
+def test_the_log_of_one_that_ended_outlives_node_and_front(own_server):
+    s = own_server()
+    box = Sandbox.create("base", api_key=s.api_key, api_url=s.url, sandbox_url=s.url)
+    box.commands.run("echo here")
+    box.kill()
+    entries = v2(s, box, direction="forward")
+    assert lifecycle(entries)[-1] == ("ended", {"reason": "killed"}) and commands(entries)[0].endswith("echo here")
+    for name in ("node", "front"):
+        s.kill_process(name)
+    wait_for(lambda: s.call("GET", f"/v2/sandboxes/{box.sandbox_id}/logs")[0] == 200, 60, "the log again")
+    assert v2(s, box, direction="forward") == entries
+
+
 def test_a_long_log_keeps_its_newest_part(server, box):
     box.commands.run("true " + "x" * 3000)
     for i in range(200):
@@ -112,7 +167,7 @@ def test_command_line(server, box):
     box.commands.run("printf 'a\\033[31m'")
     text = logs()
     assert "sandbox: started" in text and "command=" in text and "\033" not in text
-    assert [json.loads(line)["message"] for line in logs("--json").splitlines()][:2] == ["started", "started"]
+    assert [json.loads(line)["message"] for line in logs("--json").splitlines()][:3] == ["started", "created", "started"]
     assert logs("--level", "error") == ""
     follower = subprocess.Popen([CUBICLE, "sandbox", "logs", "-f", box.sandbox_id, *where], stdout=subprocess.PIPE, text=True, env=clean_env())
     box.commands.run("echo while it follows")

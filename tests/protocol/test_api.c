@@ -700,18 +700,23 @@ static void errors_of_the_node_reach_the_client(void **state)
 
 static void logs_of_a_hostile_init_are_sorted_out(void **state)
 {
-#define ENTRY(t, level, fields) "{\"n\":1,\"t\":" t ",\"level\":\"" level "\",\"logger\":\"process\",\"message\":\"said\",\"fields\":" fields "}\n"
+#define LINE(t, level, logger, fields) t " {\"level\":\"" level "\",\"logger\":\"" logger "\",\"message\":\"said\",\"fields\":" fields "}\n"
+#define ENTRY(t, level, fields) LINE("-" t, level, "process", fields)
 	char target[128];
 	snprintf(target, sizeof(target), "/sandboxes/%s/logs", make(NULL));
-	world->log = "nonsense\n{}\n[]\n\n" ENTRY("1", "loud", "{}") ENTRY("-1", "info", "{}") ENTRY("\"1\"", "info", "{}") ENTRY("1", "info", "[]") ENTRY("1", "info", "{\"a\":{}}")
-		ENTRY("1000000", "info", "{\"command\":\"good\"}") ENTRY("2", "info", "{}") "{\"cut";
+	/* Also what comes late, and who says to be node. */
+	world->log = "nonsense\n-{}\n-1 []\n\n- \n+\n" ENTRY("1", "loud", "{}") ENTRY("-1", "info", "{}") ENTRY("\"1\"", "info", "{}") ENTRY("1", "info", "[]") ENTRY("1", "info", "{\"a\":{}}")
+		LINE("-1", "info", "lifecycle", "{}") LINE("+1", "info", "process", "{}") "-1 {\"level\":\"info\"}\n"
+		ENTRY("2000000", "info", "{}") ENTRY("1000000", "info", "{\"command\":\"good\"}") LINE("+3000000", "info", "lifecycle", "{\"reason\":\"killed\"}") "-4000000 {\"cut";
 	{
 		cleanup_reply struct reply r = world_ask(world, "GET", target, NULL, NULL);
 		assert_int_equal(r.status, 200);
-		assert_int_equal(json_array_size(json_object_get(r.json, "logs")), 2);
+		assert_int_equal(json_array_size(json_object_get(r.json, "logs")), 3);
 		const json_t *first = json_array_get(json_object_get(r.json, "logEntries"), 0);
 		assert_string_equal(json_string_value(json_object_get(json_object_get(first, "fields"), "command")), "good");
 		assert_string_equal(json_string_value(json_object_get(first, "timestamp")), "1970-01-01T00:00:00.001000Z");
+		const json_t *last = json_array_get(json_object_get(r.json, "logEntries"), 2);
+		assert_string_equal(json_string_value(json_object_get(json_object_get(last, "fields"), "logger")), "lifecycle");
 	}
 	/* One that never comes to an end is not read for ever. */
 	world->log = ENTRY("3", "info", "{}");
@@ -722,6 +727,7 @@ static void logs_of_a_hostile_init_are_sorted_out(void **state)
 	assert_in_range(world->log_reads, 2, 64);
 	assert_int_equal(json_array_size(json_object_get(r.json, "logs")), world->log_reads);
 #undef ENTRY
+#undef LINE
 }
 
 static void metrics_are_read_by_pages_within_their_times(void **state)

@@ -666,6 +666,7 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 }
 
 struct logging {
+	struct box *box;
 	box_log_fn *done;
 	void *arg;
 };
@@ -673,14 +674,21 @@ struct logging {
 static void finish_log(void *arg)
 {
 	struct logging *o = arg;
-	o->done(&(struct msg_log_page){.entries = STR("{}\n"), .next = 1}, o->arg);
+	for (struct box *b = running ? running->boxes : NULL; b; b = b->next)
+		if (b == o->box && b->m)
+			o->done(&(struct msg_log_page){.entries = str_of(b->m->log), .next = 1}, o->arg);
 	free(o);
 }
 
-int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg)
+int box_follow_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
+{
+	return 0; /* nothing comes by itself */
+}
+
+int box_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
 {
 	struct logging *o = malloc(sizeof(*o));
-	*o = (struct logging){done, arg};
+	*o = (struct logging){b, done, arg};
 	return loop_post(b->backend->loop, finish_log, o);
 }
 

@@ -48,6 +48,7 @@ struct fake_box {
 	unsigned syncs, trims;
 	struct box_space space;
 	struct box_stats stats;
+	char log[512]; /* what its init says to each question */
 	struct box_death evidence; /* what is found when it is dead */
 };
 

@@ -795,6 +795,40 @@ static void running_sandboxes_are_sampled(void **state)
 	expect_error(answer(send_front(MSG_ID_metrics, &gone)), 404, "not found");
 }
 
+static bool log_says(const char *id, const char *text)
+{
+	struct msg_logs m = {.sandbox = str_of(id)};
+	if (answer(send_front(MSG_ID_logs, &m)) != MSG_ID_log_page)
+		return false;
+	cleanup_buf struct buf page = BUF_INIT;
+	buf_add_str(&page, got.log_page.entries);
+	return strstr(buf_cstr(&page), text);
+}
+
+static void a_log_tells_why_it_ended_and_outlives_the_node(void **state)
+{
+	char id[33];
+	snprintf(id, sizeof(id), "%s", create());
+	struct fake_box *box = fake_find(id);
+	snprintf(box->log, sizeof(box->log), "{\"n\":1,\"t\":5,\"message\":\"inside\"}\nrubbish\n");
+	assert_true(log_says(id, "\"message\":\"created\""));
+	assert_true(log_says(id, "-5 {\"message\":\"inside\"}\n"));
+	assert_false(log_says(id, "rubbish"));
+	fake_die(id, "oom_killed", "evidence");
+	settle();
+	assert_true(log_says(id, "\"reason\":\"oom_killed\",\"detail\":\"evidence\""));
+	restart();
+	assert_true(log_says(id, "\"reason\":\"oom_killed\",\"detail\":\"evidence\""));
+	assert_true(log_says(id, "inside"));
+	struct msg_logs unknown = {.sandbox = STR("iaaaaaaaaaaaaaaaaaaaa")}, forged = {.sandbox = STR("../node.db")};
+	expect_error(answer(send_front(MSG_ID_logs, &unknown)), 404, "not found");
+	expect_error(answer(send_front(MSG_ID_logs, &forged)), 404, "");
+	/* After a day it goes. */
+	machine.wall_shift += 25LL * 3600 * NS_PER_S;
+	logs_prune(node);
+	expect_error(answer(send_front(MSG_ID_logs, &(struct msg_logs){.sandbox = str_of(id)})), 404, "not found");
+}
+
 /* Whatever many there are, each is read every five seconds, and no turn of the loop reads them all. */
 static void many_are_sampled_one_after_the_other(void **state)
 {
@@ -1089,6 +1123,7 @@ int main(void)
 		T(a_port_is_opened_by_descriptor),
 		T(running_sandboxes_are_sampled),
 		T(many_are_sampled_one_after_the_other),
+		T(a_log_tells_why_it_ended_and_outlives_the_node),
 		T(a_restarted_node_finds_its_sandboxes),
 		T(a_deadline_that_passed_meanwhile_ends_it_at_once),
 		T(after_a_reboot_all_is_host_lost),

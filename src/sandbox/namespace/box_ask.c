@@ -174,9 +174,14 @@ int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *a
 	return opener_connect(b->backend->opener, b->slot->net.netns, b->slot->net.guest_address, port, done, arg);
 }
 
-int box_log(struct box *b, uint64_t after, int64_t since, box_log_fn *done, void *arg)
+int box_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
 {
-	return b->state == BOX_RUNNING && b->chan ? log_reads_ask(&b->log_reads, b->chan, after, since, done, arg) : -EAGAIN;
+	return b->state == BOX_RUNNING && b->chan ? log_reads_ask(&b->log_reads, b->chan, after, done, arg) : -EAGAIN;
+}
+
+int box_follow_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
+{
+	return b->state == BOX_RUNNING && b->chan ? log_reads_follow(&b->log_reads, b->chan, after, done, arg) : -EAGAIN;
 }
 
 const char *box_launch(const struct box *b)

@@ -35,7 +35,7 @@ static void drop_old(struct log_reads *l)
 		finish(l, at, NULL);
 }
 
-int log_reads_ask(struct log_reads *l, struct chan *c, uint64_t after, int64_t since, box_log_fn *done, void *arg)
+int log_reads_ask(struct log_reads *l, struct chan *c, uint64_t after, box_log_fn *done, void *arg)
 {
 	if (l->n == LOG_READS_MAX)
 		drop_old(l);
@@ -45,7 +45,7 @@ int log_reads_ask(struct log_reads *l, struct chan *c, uint64_t after, int64_t s
 	if (!r)
 		return -ENOMEM;
 	*r = (struct log_read){.next = l->first, .request = ++l->last_request, .asked = clock_boottime(), .done = done, .arg = arg};
-	int e = chan_send(c, MSG_ID_log_read, &(struct msg_log_read){.after = after, .since = since}, r->request, NULL, 0, NULL);
+	int e = chan_send(c, MSG_ID_log_read, &(struct msg_log_read){.after = after}, r->request, NULL, 0, NULL);
 	if (e < 0) {
 		free(r);
 		return e;
@@ -55,8 +55,41 @@ int log_reads_ask(struct log_reads *l, struct chan *c, uint64_t after, int64_t s
 	return 0;
 }
 
+int log_reads_follow(struct log_reads *l, struct chan *c, uint64_t after, box_log_fn *done, void *arg)
+{
+	struct msg_log_read m = {.after = after};
+	if (!done) {
+		l->follower.request = 0;
+		return 0;
+	}
+	msg_set(&m, log_read, wait, true);
+	uint64_t request = ++l->last_request;
+	int e = chan_send(c, MSG_ID_log_read, &m, request, NULL, 0, NULL);
+	if (e < 0)
+		return e;
+	l->follower.request = request;
+	l->follower.done = done;
+	l->follower.arg = arg;
+	return 0;
+}
+
+static void end_following(struct log_reads *l)
+{
+	if (!l->follower.request)
+		return;
+	l->follower.request = 0;
+	l->follower.done(NULL, l->follower.arg);
+}
+
 void log_reads_answer(struct log_reads *l, uint64_t request, const struct msg_log_page *m)
 {
+	if (request && request == l->follower.request) {
+		if (m)
+			l->follower.done(m, l->follower.arg);
+		else
+			end_following(l);
+		return;
+	}
 	for (struct log_read **at = &l->first; *at; at = &(*at)->next)
 		if ((*at)->request == request) {
 			finish(l, at, m);
@@ -68,4 +101,5 @@ void log_reads_fail(struct log_reads *l)
 {
 	while (l->first)
 		finish(l, &l->first, NULL);
+	end_following(l);
 }
