@@ -43,6 +43,8 @@ struct control {
 	int pending;       /* its socket; -1 = none */
 	int64_t forked_at; /* CLOCK_BOOTTIME */
 	struct loop_timer *retry;
+	void (*still)(bool on, void *arg); /* NULL = nobody asks */
+	void *still_arg;
 };
 
 /* The new spawner's process: it tells node who it is, then works. */
@@ -153,6 +155,7 @@ static void on_hello(struct node *n, const struct chan_message *m)
 {
 	struct msg_init_state s = {
 		.claimed = true, .version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
+	msg_set(&s, init_state, still, true);
 	msg_set(&s, init_state, sandbox, str_of(n->control->identity->sandbox));
 	chan_send(n->chan, MSG_ID_init_state, &s, m->header.request, NULL, 0, NULL);
 }
@@ -221,12 +224,22 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 	case MSG_ID_log_read:
 		on_log_read(n, m);
 		break;
+	case MSG_ID_still:
+		if (n->control->still)
+			n->control->still(m->body->still.on, n->control->still_arg);
+		break;
 	case MSG_ID_ping:
 		chan_send(chan, MSG_ID_pong, &(struct msg_pong){0}, m->header.request, NULL, 0, NULL);
 		break;
 	default:
 		break; /* ok and error: nothing was asked */
 	}
+}
+
+void control_on_still(struct control *c, void (*fn)(bool on, void *arg), void *arg)
+{
+	c->still = fn;
+	c->still_arg = arg;
 }
 
 static void forget(struct node *n)

@@ -12,6 +12,8 @@ struct control *control_new(struct loop *l, int listen_fd, struct guest_identity
 void control_free(struct control *c);
 /* Takes over a connection (owned from here). 0 or -errno. */
 int control_adopt(struct control *c, int fd);
+/* fn(on, arg) is called when node says that all but PID 1 is frozen, or not any more. */
+void control_on_still(struct control *c, void (*fn)(bool on, void *arg), void *arg);
 /* Tells every node that is connected that envd listens; `request` is that of the claim. */
 void control_tell_claimed(struct control *c, uint64_t request);
 /*

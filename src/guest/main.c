@@ -10,6 +10,7 @@
 #include "guest/control.h"
 #include "guest/envd.h"
 #include "guest/logs.h"
+#include "guest/process.h"
 #include "guest/services.h"
 
 #include <errno.h>
@@ -34,6 +35,12 @@ static void on_spawner_died(void *arg)
 {
 	struct init *i = arg;
 	control_replace_spawner(i->control, i->spawner);
+}
+
+static void on_still(bool on, void *arg)
+{
+	struct init *i = arg;
+	processes_stand_still(i->envd.processes, on);
 }
 
 static const struct spawner_ops spawner_ops = {.died = on_spawner_died};
@@ -145,6 +152,7 @@ int main(int argc, char **argv)
 	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup, init.logs)) < 0 ||
 		(r = envd_listen(&init.envd, ENVD_PORT)) < 0)
 		die("envd", r);
+	control_on_still(init.control, on_still, &init);
 	logs_add(init.logs, LOG_INFO, "sandbox", STR("started"), NULL);
 	struct error err = {0};
 	struct msg_list services = {buf_str(&init.identity.services)};

@@ -113,6 +113,7 @@ static void say(int conn, enum msg_id type, const void *m, uint64_t request)
 static void answer_hello(int conn, uint64_t request)
 {
 	struct msg_init_state m = {.claimed = false, .version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
+	msg_set(&m, init_state, still, true);
 	say(conn, MSG_ID_init_state, &m, request);
 }
 

@@ -44,6 +44,7 @@ static void close_all(struct process *p)
 	if (p->terminal >= 0)
 		close(steal_fd(&p->terminal));
 	loop_timer_free(steal_pointer(&p->deadline));
+	p->due = 0;
 	drop_config(p);
 }
 
@@ -238,6 +239,7 @@ static void on_deadline(struct loop_timer *t, void *arg)
 	char text[128];
 	snprintf(text, sizeof(text), "the command ran longer than its timeout of %lld ms and was killed",
 		(long long)(p->timeout_ns / NS_PER_MS));
+	p->due = 0;
 	p->impatient = true;
 	kill_group(p, SIGKILL);
 	if (p->starter) {
@@ -246,6 +248,22 @@ static void on_deadline(struct loop_timer *t, void *arg)
 		rpc_fail(c, CONNECT_DEADLINE_EXCEEDED, "%s", text);
 	}
 	process_go_on(p);
+}
+
+void processes_stand_still(struct processes *all, bool on)
+{
+	int64_t now = clock_boottime(), passed = now - all->still_since;
+	if (on == (all->still_since != 0))
+		return;
+	all->still_since = on ? now : 0;
+	for (struct process *p = all->live; p; p = p->next) {
+		if (!p->due)
+			continue;
+		if (on)
+			loop_timer_stop(p->deadline);
+		else if (loop_timer_at(p->deadline, p->due += passed) < 0)
+			on_deadline(p->deadline, p);
+	}
 }
 
 static void kill_gone(struct rpc *c)
@@ -443,8 +461,11 @@ static struct process *process_new(struct processes *all, struct process_request
 	}
 	p->held = q->config.n;
 	guest_cgroup_oom_kills(all->envd->cgroup, &p->oom_kills);
-	if (q->timeout_ns && (!(p->deadline = loop_timer_new(all->envd->loop, on_deadline, p)) ||
-				     loop_timer_in(p->deadline, q->timeout_ns) < 0)) {
+	if (!q->timeout_ns)
+		return p;
+	p->due = clock_boottime() + q->timeout_ns;
+	p->deadline = loop_timer_new(all->envd->loop, on_deadline, p);
+	if (!p->deadline || loop_timer_at(p->deadline, p->due) < 0) {
 		process_free(p);
 		return NULL;
 	}

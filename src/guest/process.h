@@ -87,6 +87,7 @@ struct process {
 	struct watcher *starter; /* the stream of its Start; NULL once that is gone */
 	struct loop_timer *deadline;
 	int64_t timeout_ns;
+	int64_t due; /* of its deadline, CLOCK_BOOTTIME; 0 = none, or passed */
 	struct kill_wait *kills;
 	int64_t ended_at; /* CLOCK_BOOTTIME */
 };
@@ -97,6 +98,7 @@ struct processes {
 	size_t n_live, n_ended;
 	struct map by_pid; /* live and ended; the newest of a number */
 	struct loop_timer *reaper; /* of ended ones */
+	int64_t still_since;       /* CLOCK_BOOTTIME; 0 = they run */
 	struct buf scratch;        /* the event being written */
 };
 
@@ -121,6 +123,8 @@ struct process *process_by_pid(struct processes *all, uint32_t pid, bool ended);
 struct process *process_by_tag(struct processes *all, struct str tag, bool ended);
 /* SIGTERM or SIGKILL to the leader, or to the leader and all its descendants and its group; answers *c. */
 void process_signal(struct process *p, struct rpc *c, int sig, bool descendants);
+/* They are frozen, or not any more: their deadlines stand still, too. */
+void processes_stand_still(struct processes *all, bool on);
 /* A child of PID 1 was reaped: true when it is one of these. */
 bool process_reaped(struct processes *all, pid_t pid, struct exit_info exit);
 

@@ -205,7 +205,8 @@ enum {
 	F(init_state, 1, BOOL, claimed, 0, REQUIRED)                                                         \
 	F(init_state, 2, STR, sandbox, 32, OPTIONAL)                                                         \
 	F(init_state, 3, U64, version_min, 0, REQUIRED)                                                      \
-	F(init_state, 4, U64, version_max, 0, REQUIRED)
+	F(init_state, 4, U64, version_max, 0, REQUIRED)                                                      \
+	F(init_state, 5, BOOL, still, 0, OPTIONAL)   /* it knows `still` */
 #define MSG_FIELDS_spawner(F)                /* sent by the spawner itself; its host pid is in the datagram's credentials */
 #define MSG_FIELDS_attached(F)               /* node: the spawner is in the work cgroup now */
 #define MSG_FIELDS_parked(F)                 /* init: ready to be claimed */
@@ -242,6 +243,8 @@ enum {
 	F(log_page, 1, STR, entries, 57344, REQUIRED) /* lines of JSON; to front as in node/journal.h */     \
 	F(log_page, 2, U64, next, 0, REQUIRED)       /* `after` of the next page */                          \
 	F(log_page, 3, BOOL, more, 0, REQUIRED)
+/* node: all but PID 1 is frozen from now on, or not any more */
+#define MSG_FIELDS_still(F) F(still, 1, BOOL, on, 0, REQUIRED)
 #define MSG_FIELDS_ping(F)
 #define MSG_FIELDS_pong(F)
 
@@ -287,6 +290,7 @@ enum {
 	M(82, ping, MSG_TO_INIT, 0)                                                                          \
 	M(83, enter, MSG_TO_INIT, 0)                                                                          \
 	M(84, log_read, MSG_TO_INIT, 0)                                                                      \
+	M(85, still, MSG_TO_INIT, 0)                                                                         \
 	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
 	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
 	M(92, parked, MSG_FROM_INIT, 0)                                                                      \

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import sqlite3
+import time
 
 import pytest
 from e2b import Sandbox
@@ -123,6 +124,20 @@ def test_010_what_was_paused_outlives_a_restart_and_a_reboot(own_server):
         assert box.files.read("/home/user/content") == box.sandbox_id
         assert box.commands.run("echo works").stdout == "works\n"
         assert box.kill() is True
+
+
+def test_the_timeout_of_a_command_stands_still_while_it_is_paused(server):
+    box = Sandbox.create("base", timeout=600)
+    try:
+        box.commands.run("for i in $(seq 40); do sleep 0.05; done; echo whole >/home/user/done", background=True, timeout=6)
+        box.commands.run("echo $$ >/home/user/pid; exec sleep 1000", background=True, timeout=6)
+        assert call(server, box, PAUSE)[0] == 204
+        time.sleep(7)
+        assert call(server, box, CONNECT)[0] == 201
+        wait_for(lambda: box.files.exists("/home/user/done"), 60, "a command to go on")
+        wait_for(lambda: box.commands.run("kill -0 $(cat /home/user/pid) 2>/dev/null || echo ended").stdout == "ended\n", 60, "a command's timeout to pass")
+    finally:
+        box.kill()
 
 
 def test_071_listeners_born_at_the_moment_of_a_pause_do_not_hang_the_agent(server):

@@ -109,6 +109,27 @@ static void answers_hello_and_ping(void **state)
 	close(fd);
 }
 
+static void note_still(bool on, void *arg)
+{
+	*(int *)arg = on ? 1 : 2;
+}
+
+static void is_told_when_all_stands_still(void **state)
+{
+	struct world *w = *state;
+	int told = 0, fd = connect_node(w);
+	for (int on = 1; on >= 0; on--) { /* nobody asks, then somebody does */
+		msg_send_fd(fd, MSG_ID_still, &(struct msg_still){.on = on}, 0, NULL, 0, NULL);
+		turns(w);
+		assert_int_equal(told, on ? 0 : 2);
+		control_on_still(w->control, note_still, &told);
+	}
+	msg_send_fd(fd, MSG_ID_still, &(struct msg_still){.on = true}, 0, NULL, 0, NULL);
+	turns(w);
+	assert_int_equal(told, 1);
+	close(fd);
+}
+
 static void lives_on_when_node_goes_and_comes(void **state)
 {
 	struct world *w = *state;
@@ -265,6 +286,7 @@ int main(void)
 	signal(SIGPIPE, SIG_IGN);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(answers_hello_and_ping, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(is_told_when_all_stands_still, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(lives_on_when_node_goes_and_comes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(refuses_what_is_not_for_it, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_later_claim_replaces_the_identity, set_up, tear_down),

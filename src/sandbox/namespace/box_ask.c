@@ -20,9 +20,12 @@ int box_freeze(struct box *b, bool on)
 	if (!is_usable(b))
 		return -EBUSY;
 	int r = b->copy ? box_copy_freeze(b, on) : cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on);
-	if (r == 0)
-		b->frozen = on;
-	return r;
+	if (r < 0)
+		return r;
+	b->frozen = on;
+	if (b->chan && b->slot->knows_still)
+		chan_send(b->chan, MSG_ID_still, &(struct msg_still){.on = on}, 0, NULL, 0, NULL);
+	return 0;
 }
 
 static int open_image(const struct box *b)

@@ -134,6 +134,7 @@ static int greet(struct slot *s, char *storage, union msg_any *any, struct error
 	if (r == 0 && (any->init_state.version_max < MSG_VERSION_OLDEST || any->init_state.version_min > MSG_VERSION))
 		r = error_set(err, -EPROTONOSUPPORT, 500, "cubicle-init of slot %u speaks versions %llu to %llu", s->number,
 			(unsigned long long)any->init_state.version_min, (unsigned long long)any->init_state.version_max);
+	s->knows_still = r == 0 && msg_has(&any->init_state, init_state, still);
 	return r;
 }
 

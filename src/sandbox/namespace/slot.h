@@ -32,6 +32,7 @@ struct slot {
 	int mnt;             /* its mount namespace, while it is being killed: see slot_hold_mounts() */
 	int conn;            /* blocking, until the loop takes it; -1 */
 	bool has_net, has_cgroups, has_socket;
+	bool knows_still;    /* its init is told when it is frozen */
 	struct net_slot net;
 	struct disk disk;
 	struct cgroup_limits limits; /* of the work group, as set */
