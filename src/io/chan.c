@@ -352,6 +352,12 @@ int chan_send_error(struct chan *c, uint64_t request, const struct error *e)
 	return chan_send(c, MSG_ID_error, &m, request, NULL, 0, NULL);
 }
 
+void chan_take(struct chan *c)
+{
+	for (int i = 0; c && !c->ended && !c->busy && i < MESSAGES_PER_TURN && receive_one(c); i++)
+		;
+}
+
 void chan_free(struct chan *c)
 {
 	if (!c)

@@ -42,6 +42,9 @@ int chan_send_error(struct chan *c, uint64_t request, const struct error *e);
 /* Bytes that wait for room. A sender of much stops at > 0 and goes on in drained(). */
 size_t chan_queued(const struct chan *c);
 
+/* Takes what has arrived already, without waiting for the loop: before a peer is ended from here. message() and closed() as always, so c may be gone afterwards. Takes NULL. */
+void chan_take(struct chan *c);
+
 /* Closes without calling closed(). Takes NULL. */
 void chan_free(struct chan *c);
 

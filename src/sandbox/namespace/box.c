@@ -133,6 +133,7 @@ void box_release(struct box *b)
 	box_set_state(b, BOX_RELEASING);
 	/* Also one whose create failed, which nobody waits for: the end of the backend before its slot is discarded would leave disk and cgroups behind. */
 	backend_hold_drain(b->backend);
+	chan_take(b->chan); /* the last entries of its log */
 	stop_watching(b);
 	box_copy_stop(b, true);
 	if (b->slot && b->slot->pidfd >= 0) {
