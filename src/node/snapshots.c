@@ -263,8 +263,8 @@ static int check_chain(const struct live *l, struct msg_list layers, struct erro
 	}
 	if (all < BOX_MAX_LAYERS)
 		return 0;
-	return error_set(err, -E2BIG, 409, "sandbox %s stands on %u snapshots, each made on the one before, and on %u layers of its template: %d are the most there may be in all. Roll it "
-		"back to an earlier snapshot, or copy its files into a sandbox made from a template", l->s.id, disks, all - disks, BOX_MAX_LAYERS);
+	return error_set(err, -E2BIG, 409, "sandbox %s stands on %u snapshots, each made on the one before, and there is no room for another (%d layers in all, %u of them its template's). Roll it "
+		"back to an earlier snapshot, or copy its files into a sandbox made from a template", l->s.id, disks, BOX_MAX_LAYERS, all - disks);
 }
 
 static int check_room(struct shot *x, struct error *err)
