@@ -99,7 +99,7 @@ void start(void)
 void leave(void)
 {
 	/* A completion that the loop never runs would be lost memory. */
-	for (int i = 0; i < 5000 && node->removals; i++)
+	for (int i = 0; i < 5000 && (node->removals || node->saves); i++)
 		loop_turn(loop, 10);
 	if (front >= 0)
 		close(steal_fd(&front));
