@@ -136,16 +136,17 @@ static int fork_spawner(int conn)
 	return ends[0];
 }
 
-/* A file of the sandbox's own disk, as people expect it: a plain one that root there may change. A link that the template has in its place goes. */
-static int write_file(const char *path, struct str text)
+/* A file of the sandbox's own disk, as people expect it: a plain one that root there may change. A link that the template has in its place goes. Where none can be (the disk
+ * is full, a directory is in its place) the sandbox starts without: its owner can get at the files, and mend it. */
+static void write_file(const char *path, struct str text)
 {
 	struct stat st;
-	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && unlink(path) < 0)
-		return -errno;
-	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return -errno;
-	return fd_write_all(fd, text.p, text.n);
+	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+		unlink(path);
+	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+	int r = fd < 0 ? -errno : fd_write_all(fd, text.p, text.n);
+	if (r < 0)
+		log_error("%s: %s", path, strerror(-r));
 }
 
 /* What programs expect of a fresh /run and of /tmp. */
@@ -154,8 +155,7 @@ static int make_places(void)
 	int r = make_dir("/run/lock", 01777);
 	if (r == 0 && chmod("/run/lock", 01777) < 0)
 		r = -errno;
-	if (r == 0)
-		r = make_dir("/tmp", 01777);
+	make_dir("/tmp", 01777); /* on the disk, which may be full */
 	return r;
 }
 
@@ -240,14 +240,12 @@ int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid,
 }
 
 /* The files that the claim will fill: made while nobody waits, because the first write to a file of the template copies it to the sandbox's disk. */
-static void touch_identity(int conn)
+static void touch_identity(void)
 {
 	static const char *const files[] = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/machine-id"};
-	int r = make_dir("/etc", 0755);
-	for (size_t i = 0; i < ARRAY_SIZE(files) && r == 0; i++)
-		r = write_file(files[i], STR(""));
-	if (r < 0)
-		give_up(conn, "files of /etc", r);
+	make_dir("/etc", 0755);
+	for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+		write_file(files[i], STR(""));
 }
 
 /* Ahead of the claim: the root, and the filter, which takes the kernel a while to compile. */
@@ -256,7 +254,7 @@ static void prepare(int conn, int spawner, const struct msg_enter *m)
 	struct error err = {0};
 	int r;
 	enter_sandbox(conn);
-	touch_identity(conn);
+	touch_identity();
 	if ((r = spawner_confine(spawner, m->seccomp, m->drop_caps, false, &err)) < 0 || (r = spawner_confined(spawner, &err)) < 0)
 		give_up(conn, err.message, r);
 	if ((r = load_filter(m->seccomp)) < 0)
@@ -327,14 +325,17 @@ static int write_hosts(const struct msg_claim *c)
 		buf_addf(&text, "%.*s\t%.*s\n", STR_FMT(c->address), STR_FMT(c->hostname));
 	else
 		buf_addf(&text, "127.0.1.1\t%.*s\n", STR_FMT(c->hostname));
-	return text.failed ? -ENOMEM : write_file("/etc/hosts", buf_str(&text));
+	if (text.failed)
+		return -ENOMEM;
+	write_file("/etc/hosts", buf_str(&text));
+	return 0;
 }
 
-static int write_line(const char *path, const char *before, struct str value)
+static void write_line(const char *path, const char *before, struct str value)
 {
 	char line[160];
 	int n = snprintf(line, sizeof(line), "%s%.*s\n", before, STR_FMT(value));
-	return write_file(path, str_n(line, (size_t)n));
+	write_file(path, str_n(line, (size_t)n));
 }
 
 static int write_identity(const struct msg_claim *c, int boot_id)
@@ -344,17 +345,13 @@ static int write_identity(const struct msg_claim *c, int boot_id)
 	int r = fd_write_all(boot_id, line, (size_t)n);
 	if (r == 0 && sethostname(c->hostname.p, c->hostname.n) < 0)
 		r = -errno;
-	if (r == 0)
-		r = make_dir("/etc", 0755);
-	if (r == 0)
-		r = write_hosts(c);
-	if (r == 0)
-		r = write_line("/etc/hostname", "", c->hostname);
-	if (r == 0)
-		r = write_line("/etc/resolv.conf", "nameserver ", c->nameserver);
-	if (r == 0)
-		r = write_line("/etc/machine-id", "", c->machine_id);
-	return r;
+	if (r < 0)
+		return r;
+	make_dir("/etc", 0755);
+	write_line("/etc/hostname", "", c->hostname);
+	write_line("/etc/resolv.conf", "nameserver ", c->nameserver);
+	write_line("/etc/machine-id", "", c->machine_id);
+	return write_hosts(c);
 }
 
 static void take_over(int conn, int boot_id, int spawner, bool entered, const struct msg_claim *c)
@@ -368,7 +365,7 @@ static void take_over(int conn, int boot_id, int spawner, bool entered, const st
 	if (r < 0)
 		give_up(conn, err.message, r);
 	if ((r = write_identity(c, boot_id)) < 0)
-		give_up(conn, "files of /etc", r);
+		give_up(conn, "boot id and names", r);
 	if (entered)
 		r = give_up_capabilities(c->drop_caps, c->no_setuid, STR(""), &err);
 	else if ((r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) == 0)

@@ -175,3 +175,43 @@ def test_snapshots_outlive_their_sandbox_and_the_server(own_server):
     assert run(child, "cat /srv/file") == "here\n"
     child.kill()
     wait_for(lambda: images(s) == [], 60, "no image to be left")
+
+
+FILL = """import os
+def until_full(write):
+    try:
+        for n in range(1 << 20): write(n)
+    except OSError: pass
+os.mkdir("/srv/f")
+def file(n): open(f"/srv/f/{n}", "wb").write(b"x" * SIZE)
+for SIZE in SIZES: until_full(lambda n: file(f"{SIZE}-{n}")); os.sync()
+"""
+
+
+def test_what_is_full_or_spoilt_starts_from_its_disk(own_server):
+    """Without a byte or an inode left, or a directory where a file of the system was: the only way to the files of a sandbox whose memory is not kept. A node that was killed, too."""
+    s = own_server(options={"sandbox.disk": 128})
+    boxes = {}
+    for name, sizes in (("blocks", "4000000, 100000, 5000, 1, 1"), ("inodes", "0,"), ("etc", "")):
+        box = boxes[name] = Sandbox.create("base", timeout=300, **client(s))
+        run(box, "echo mine > /home/user/file; sync")
+        if sizes:
+            box.files.write("/dev/shm/fill.py", FILL.replace("SIZES", f"({sizes})"), user="root")
+            run(box, "python3 /dev/shm/fill.py")
+            assert int(run(box, "df --output=avail,iavail / | tail -1").split()[name == "inodes"]) < 600  # of 110 thousand KiB, or 4 thousand
+        else:
+            run(box, "rm -rf /etc/hosts /etc/resolv.conf; mkdir -p /etc/hosts/x; ln -s /dev /etc/resolv.conf; rm -rf /tmp; ln -s /nowhere /tmp")
+    for again in range(3):
+        for name, box in boxes.items():
+            assert s.call("POST", f"/sandboxes/{box.sandbox_id}/pause", {"memory": False})[0] == 204
+        if again == 1:
+            s.kill_process("node")
+            wait_for(lambda: all(s.call("GET", f"/sandboxes/{b.sandbox_id}")[0] == 200 for b in boxes.values()), 60, "the node")
+        for name, box in boxes.items():
+            status, told = wait_for(lambda: (a := s.call("POST", f"/sandboxes/{box.sandbox_id}/connect", {"timeout": 300}))[0] != 503 and a, 60, "the node")
+            assert status == 201, (name, again, told)
+            assert run(box, "cat /home/user/file; cat /proc/sys/kernel/hostname") == f"mine\n{box.sandbox_id}\n"
+    child = boxes["etc"].fork()[0]
+    assert run(child, "cat /home/user/file") == "mine\n"
+    child.kill()
+    run(boxes["inodes"], "rm -r /srv/f; touch /srv/new")

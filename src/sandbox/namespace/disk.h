@@ -1,6 +1,6 @@
 /*
  * A sandbox's writable disk: a sparse ext4 image on a direct-I/O loop device (docs/architecture.md). Formatted once per size as a "master", then copied sparsely.
- * The file system holds `upper` and `work`. All of this blocks: on a worker that has entered the host (host_enter()).
+ * The file system holds `upper`, `work` and a little room for the next mount (`spare`). All of this blocks: on a worker that has entered the host (host_enter()).
  */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_DISK_H
 #define CUBICLE_SANDBOX_NAMESPACE_DISK_H
@@ -39,6 +39,8 @@ void disk_abandon(struct host *h, struct disk *d);
 void disk_drop(struct host *h, struct disk *d);
 /* A saved image (saved.h) as a disk: as disk_make(), but for what it holds. -EBUSY: it is still mounted somewhere. */
 int disk_take(struct host *h, const char *image, const char *name, int userns, struct disk *ret, struct error *err);
+/* A root has been made of d->mount: sets room for the next time aside again, as far as there is any. */
+void disk_mounted(const struct disk *d);
 /* The image stays; its loop device is given back. */
 void disk_unbind(struct host *h, struct disk *d);
 /* Closes descriptors only. */

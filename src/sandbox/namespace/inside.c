@@ -196,6 +196,7 @@ static int assemble(struct host *h, struct slot *s, const int *layers, size_t n_
 	cleanup_fd int root = mount_overlay(&o, &staging, MOUNT_ATTR_NODEV, err);
 	if (root < 0)
 		return root;
+	disk_mounted(&s->disk);
 	int r = mount_attach(root, AT_FDCWD, "/new", err);
 	for (size_t i = 0; i < ARRAY_SIZE(moved) && r == 0; i++) {
 		r = mount_point(root, moved[i][0] + 1, err);
