@@ -316,11 +316,6 @@ static int newest_first(const void *a, const void *b)
 	return x->time < y->time ? 1 : x->time > y->time ? -1 : 0;
 }
 
-struct prune {
-	char directory[PATH_MAX];
-	int64_t before; /* s */
-};
-
 static size_t list_files(DIR *d, struct file **ret)
 {
 	struct file *all = NULL;
@@ -345,8 +340,11 @@ static size_t list_files(DIR *d, struct file **ret)
 
 static void prune_work(void *arg)
 {
-	struct prune *p = arg;
-	DIR *d = opendir(p->directory);
+	const struct node *node = arg;
+	int64_t before = __atomic_load_n(&node->logs_before, __ATOMIC_RELAXED);
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/logs", node->directory);
+	DIR *d = opendir(path);
 	cleanup_free struct file *all = NULL;
 	size_t n = d ? list_files(d, &all) : 0;
 	uint64_t sum = 0;
@@ -354,7 +352,7 @@ static void prune_work(void *arg)
 		qsort(all, n, sizeof(*all), newest_first);
 	for (size_t i = 0; i < n; i++) {
 		sum += all[i].size;
-		if (all[i].time < p->before || sum > FILES_MAX_BYTES || i >= FILES_MAX)
+		if (all[i].time < before || sum > FILES_MAX_BYTES || i >= FILES_MAX)
 			unlinkat(dirfd(d), all[i].name, 0);
 	}
 	if (d)
@@ -363,13 +361,9 @@ static void prune_work(void *arg)
 
 void logs_prune(struct node *n)
 {
-	struct prune *p = calloc(1, sizeof(*p));
-	if (!p)
-		return;
-	snprintf(p->directory, sizeof(p->directory), "%s/logs", n->directory);
-	p->before = realtime(n) / NS_PER_S - ENDS_KEPT_S;
-	if (workq_push(n->scribe, n->loop, prune_work, free, p) < 0)
-		free(p);
+	__atomic_store_n(&n->logs_before, realtime(n) / NS_PER_S - ENDS_KEPT_S, __ATOMIC_RELAXED);
+	/* When the queue is full it is done the next time. */
+	workq_push(n->scribe, n->loop, prune_work, NULL, n);
 }
 
 void logs_sweep(struct node *n)

@@ -187,6 +187,7 @@ struct node {
 	struct node_figures figures; /* counters only */
 	struct workq *scribe;     /* one thread: files of logs */
 	struct log_save *saves;   /* not done yet */
+	int64_t logs_before;      /* s, realtime: logs of older ends are pruned; atomic */
 	size_t logs_bytes;        /* of what inits said, in memory */
 	uint64_t sequence;        /* of the last sandbox event */
 	unsigned char key[SANDBOX_KEY];

@@ -99,8 +99,11 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 	*ret = running = calloc(1, sizeof(**ret));
 	running->loop = l;
 	snprintf(fake->dir, sizeof(fake->dir), "%s", c->state_dir);
-	for (size_t i = 0; i < FAKE_BOXES; i++)
+	fake->live = 0; /* counted anew: a node may have been ended between a box and its count */
+	for (size_t i = 0; i < FAKE_BOXES; i++) {
 		fake->machine[i].known = false;
+		fake->live += fake->machine[i].id[0] != 0;
+	}
 	return 0;
 }
 

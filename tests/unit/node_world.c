@@ -99,8 +99,11 @@ void start(void)
 void leave(void)
 {
 	/* A completion that the loop never runs would be lost memory. */
-	for (int i = 0; i < 5000 && (node->removals || node->saves); i++)
-		loop_turn(loop, 10);
+	loop_timer_stop(node->sampling_timer);
+	do
+		loop_turn(loop, 1);
+	while (node->removals || node->saves);
+	loop_turn(loop, 0);
 	if (front >= 0)
 		close(steal_fd(&front));
 	node_free(node);
