@@ -18,6 +18,7 @@ from e2b import Sandbox
 
 PATIENCE = 120  # seconds that a call may go on failing as it may during a restart
 MAX_BOXES, MAX_SNAPSHOTS = 3, 2  # of one client
+MAX_DEPTH = 19  # of a disk: 20 layers, one of them the template's (docs/lifecycle.md)
 ENVD = 49983
 
 
@@ -185,8 +186,9 @@ def may_pass(e):
 
 
 class Box:
-    def __init__(self, i, token, files, origin):
+    def __init__(self, i, token, files, origin, depth):
         self.id, self.token, self.files, self.origin = i, token, dict(files), origin
+        self.depth = depth   # how many snapshots its disk stands on
         self.state = "running"
         self.alive = None    # the pid of a process that lives as long as the memory
         self.serial = 0
@@ -199,7 +201,7 @@ class Client(threading.Thread):
         self.random = random.Random(f"{soak.seed}/{number}")
         self.raw = Raw(soak.server)
         self.api = self.raw if number % 2 else Published(soak.server)
-        self.boxes, self.snapshots = [], []  # of the latter: (id, files, the sandbox)
+        self.boxes, self.snapshots = [], []  # of the latter: (id, files, the sandbox, the depth of what is made of it)
         self.killed = []
         self.journal = []
         self.failure = None
@@ -235,11 +237,11 @@ class Client(threading.Thread):
 
     # What a client does. Each leaves what it knows true.
 
-    def create(self, template="base", files={}):
+    def create(self, template="base", files={}, depth=0):
         self.made += 1
         mark = {"soak": f"{self.soak.seed}", "client": str(self.number), "made": str(self.made)}
         (i, token), _ = self.again(f"create of {template}", lambda: self.api.create(template, mark))
-        self.boxes.append(Box(i, token, files, template))
+        self.boxes.append(Box(i, token, files, template, depth))
         return self.boxes[-1]
 
     def write(self, box):
@@ -296,48 +298,50 @@ class Client(threading.Thread):
         if not memory:
             box.alive = None
 
-    def copied(self, what, ask):
-        """again(), for what a disk that stands on eight others is refused."""
+    def copied(self, box, what, ask):
+        """again(), for what is refused of a disk that stands on as many others as there is room for, and of no other."""
         try:
-            return self.again(what, ask)
+            value, _ = self.again(f"{box.id}: {what}", ask)
         except (Status, e2b.SandboxException) as e:
-            if "stands on 8 snapshots" not in str(e):
+            if box.depth != MAX_DEPTH or "409" not in str(e):
                 raise
-            return None, False
+            return None
+        assert box.depth < MAX_DEPTH, f"{box.id}: {what} at the end of its chain"
+        return value
 
     def fork(self, box):
         self.awake(box)
         room = MAX_BOXES + 2 - len(self.boxes)
         if room < 1:
             return
-        made, _ = self.copied(f"{box.id}: fork", lambda: self.api.fork(box, min(room, self.random.randrange(1, 3))))
-        self.boxes += [Box(*x, box.files, box.id) for x in made or [] if x]
+        made = self.copied(box, "fork", lambda: self.api.fork(box, min(room, self.random.randrange(1, 3))))
+        self.boxes += [Box(*x, box.files, box.id, box.depth + 1) for x in made or [] if x]
 
     def snapshot(self, box):
         self.awake(box)
         if len(self.snapshots) < MAX_SNAPSHOTS:
-            i, _ = self.copied(f"{box.id}: snapshot", lambda: self.api.snapshot(box))
+            i = self.copied(box, "snapshot", lambda: self.api.snapshot(box))
             if i:
-                self.snapshots.append((i, dict(box.files), box))
+                self.snapshots.append((i, dict(box.files), box, box.depth + 1))
 
     def start_again(self, box):
         """From a snapshot."""
         if self.snapshots and len(self.boxes) < MAX_BOXES:
-            i, files, _ = self.random.choice(self.snapshots)
-            self.create(i, files)
+            i, files, _, depth = self.random.choice(self.snapshots)
+            self.create(i, files, depth)
 
     def rollback(self, box):
-        own = [(i, files) for i, files, origin in self.snapshots if origin is box]
+        own = [(i, files, depth) for i, files, origin, depth in self.snapshots if origin is box]
         if own:
-            i, files = self.random.choice(own)
+            i, files, depth = self.random.choice(own)
             self.awake(box)
             self.again(f"{box.id}: rollback to {i}", lambda: self.raw.rollback(box, i))
-            box.files, box.alive = dict(files), None
+            box.files, box.alive, box.depth = dict(files), None, depth
             self.read(box)
 
     def forget(self, box):
         if self.snapshots:
-            i, _, _ = self.snapshots.pop(self.random.randrange(len(self.snapshots)))
+            i, *_ = self.snapshots.pop(self.random.randrange(len(self.snapshots)))
             done, repeated = self.again(f"delete {i}", lambda: self.api.delete_snapshot(i))
             assert done or repeated, f"snapshot {i} was lost"
 
@@ -371,7 +375,7 @@ class Client(threading.Thread):
             self.execute(box)
             self.lives(box)
             self.kill(box)
-        for i, files, _ in self.snapshots:
+        for i, files, *_ in self.snapshots:
             box = self.create(i, files)
             self.read(box)
             self.kill(box)

@@ -1,5 +1,5 @@
 """Two things at once to one sandbox, again and again (cases.md 5, 7, 8, 19, 20). Whatever wins: each answer is one that the protocol has, and the sandbox is running,
-paused or gone afterwards, never stuck. RACES=4 runs each four times as often."""
+paused or gone afterwards, never stuck."""
 
 import concurrent.futures
 import contextlib
@@ -81,7 +81,7 @@ def at_once(server, i, *calls):
 def many(n, one, width=6):
     """n runs of one(number), some at a time, each told apart when it fails."""
     with concurrent.futures.ThreadPoolExecutor(width) as pool:
-        for run in [pool.submit(one, k) for k in range(n * int(os.environ.get("RACES") or 1))]:
+        for run in [pool.submit(one, k) for k in range(n)]:
             run.result()
 
 
@@ -102,7 +102,7 @@ def test_007_pause_against(server, other):
         statuses = at_once(server, i, "pause", other)
         assert set(statuses) <= set(BUSY), statuses
         settle(server, i)
-    many(25, one)
+    many(100, one)
 
 
 @pytest.mark.parametrize("first, second, good", [
@@ -117,7 +117,7 @@ def test_007_two_at_once_on_a_paused_one(server, first, second, good):
         assert set(statuses) <= good and (first != second or {200, 201, 204} & set(statuses)), statuses
         alive = settle(server, i)
         assert alive or "kill" in (first, second) or second == "expire", statuses
-    many(15, one)
+    many(100, one)
 
 
 @pytest.mark.parametrize("what", ["kill", "snapshot", "fork", "timeout"])
@@ -127,7 +127,7 @@ def test_twice_at_once_on_a_running_one(server, what):
         statuses = at_once(server, i, what, what)
         assert set(statuses) <= set(BUSY) and {200, 201, 204} & set(statuses), statuses
         assert settle(server, i) == (what != "kill")
-    many(12, one)
+    many(100, one)
 
 
 def test_020_a_kill_at_the_deadline(server):
@@ -136,7 +136,7 @@ def test_020_a_kill_at_the_deadline(server):
         statuses = at_once(server, i, "expire", "kill")
         assert set(statuses) <= set(BUSY), statuses
         wait_for(lambda: server.call("GET", "/sandboxes/" + i)[0] == 404, 60, "the end")
-    many(50, one)
+    many(100, one)
 
 
 def cut(server, method, path, body=None):
@@ -160,7 +160,7 @@ def test_019_clients_that_leave_in_the_middle(server):
             cut(server, "POST", f"/sandboxes/{i}/connect", {})
             wait_for(lambda: server.call("GET", "/sandboxes/" + i)[1].get("state") == "running", 60, "the resume to go on")
         assert settle(server, i)
-    many(60, one)
+    many(100, one)
     # What was made for those who had left.
     for s in server.call("GET", "/snapshots")[1]:
         assert server.call("DELETE", "/templates/" + s["snapshotID"])[0] == 204
@@ -186,4 +186,4 @@ def test_008_pid_1_dies_during_a_pause(server):
         # It may run for the moment until its death is seen; then it is gone, or resumes from its disk.
         wait_for(lambda: health(server, i) == 204 or ask(server, "connect", i) == 404, 60, "its end or its resume")
         assert ask(server, "kill", i) in (204, 404)
-    many(8, one, 2)
+    many(20, one, 2)
