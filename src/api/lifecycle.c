@@ -85,23 +85,12 @@ void handle_create_v2(struct api_request *r)
 	create(r, true);
 }
 
-/* Answers of calls that bring nothing. */
-static void done_empty(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail_call(r, a->err);
-	else
-		api_answer_empty(r);
-}
-
 static void set_timeout(struct api_request *r, enum timeout_mode mode, int64_t seconds)
 {
 	struct error err = {0};
 	struct msg_timeout m = {.sandbox = str_of(r->sandbox), .mode = mode, .timeout = seconds};
 	msg_set(&m, timeout, request, str_of(r->id));
-	api_wait(r, node_timeout(r->api->config.node, &m, done_empty, r, &err), &err);
+	api_wait(r, node_timeout(r->api->config.node, &m, api_done_empty, r, &err), &err);
 }
 
 void handle_pause(struct api_request *r)
@@ -121,7 +110,7 @@ void handle_pause(struct api_request *r)
 		return;
 	struct msg_pause m = {.sandbox = str_of(r->sandbox), .memory = memory};
 	msg_set(&m, pause, request, str_of(r->id));
-	api_wait(r, node_pause(r->api->config.node, &m, done_empty, r, &err), &err);
+	api_wait(r, node_pause(r->api->config.node, &m, api_done_empty, r, &err), &err);
 }
 
 /* Connect and resume: what they were asked for, until the node has answered. */
@@ -233,7 +222,7 @@ void handle_kill(struct api_request *r)
 	struct error err = {0};
 	struct msg_kill m = {.sandbox = str_of(r->sandbox)};
 	msg_set(&m, kill, request, str_of(r->id));
-	api_wait(r, node_kill(r->api->config.node, &m, done_empty, r, &err), &err);
+	api_wait(r, node_kill(r->api->config.node, &m, api_done_empty, r, &err), &err);
 }
 
 void handle_timeout(struct api_request *r)

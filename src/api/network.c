@@ -120,16 +120,6 @@ int network_parse_update(const json_t *body, struct network_args *a, struct erro
 	return r < 0 ? r : parse_internet(body, a, err);
 }
 
-static void changed(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail_call(r, a->err);
-	else
-		api_answer_empty(r);
-}
-
 void handle_network(struct api_request *r)
 {
 	cleanup_network_args struct network_args args = {0};
@@ -153,5 +143,5 @@ void handle_network(struct api_request *r)
 	msg_set(&m, network, request, str_of(r->id));
 	if (args.has_internet)
 		msg_set(&m, network, internet, args.internet);
-	api_wait(r, node_network(r->api->config.node, &m, changed, r, &err), &err);
+	api_wait(r, node_network(r->api->config.node, &m, api_done_empty, r, &err), &err);
 }

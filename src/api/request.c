@@ -117,6 +117,16 @@ void api_fail_call(struct api_request *r, const struct error *err)
 		api_fail(r, err);
 }
 
+void api_done_empty(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	r->call = NULL;
+	if (a->err)
+		api_fail_call(r, a->err);
+	else
+		api_answer_empty(r);
+}
+
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err)
 {
 	r->call = call;

@@ -59,6 +59,9 @@ void api_failf(struct api_request *r, int status, const char *fmt, ...) __attrib
 /* The node's refusal; what it does not know (any more) is told in the clients' words. */
 void api_fail_call(struct api_request *r, const struct error *err);
 
+/* What a call that brings nothing ended with: 204, or its error; for the request as arg. */
+void api_done_empty(const struct node_answer *a, void *arg);
+
 /* Gives a call to the node its request, or fails with *err when there is none. */
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err);
 

@@ -76,12 +76,8 @@ static int check_text(struct str s, const char *what, struct error *err)
 
 static int check_create(const struct node *n, const struct msg_create *m, struct error *err)
 {
-	if (m->timeout != -1 && m->timeout < 1)
-		return error_set(err, -EINVAL, 400, "Timeout must be greater than 0");
-	if (m->timeout > n->options->timeout_max)
-		return error_set(err, -EINVAL, 400, "timeout: longer than the server's limit of %lld seconds (timeout.max)",
-			(long long)n->options->timeout_max);
-	return check_text(m->team, "team", err);
+	int r = check_new_timeout(n, m->timeout, err);
+	return r < 0 ? r : check_text(m->team, "team", err);
 }
 
 static bool is_ours(struct str key)
@@ -165,11 +161,10 @@ static int from_template(struct node *n, struct sandbox *s, const struct templat
 /* As what the snapshot was made of was started, on its disk; its variables are there, too, but for those given anew. */
 static int from_snapshot(struct node *n, struct sandbox *s, const struct snapshot_record *from, struct msg_map envs, struct error *err)
 {
-	union msg_any any;
-	struct msg_header header;
+	struct msg_start m;
 	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT;
 	const struct template *t = templates_find(n->templates, str_of(from->template_id));
-	if (msg_decode(buf_str(&from->start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
+	if (start_decode(&from->start, &m) < 0)
 		return error_set(err, -EPROTO, 500, "the record of snapshot %s is damaged", from->id);
 	s->cpu_count = from->cpu_count;
 	s->memory_mb = from->memory_mb;
@@ -177,7 +172,6 @@ static int from_snapshot(struct node *n, struct sandbox *s, const struct snapsho
 	memcpy(s->template_id, from->template_id, sizeof(s->template_id));
 	sandbox_copy(s->alias, sizeof(s->alias), str_of(t ? t->alias : ""));
 	sandbox_copy(s->origin, sizeof(s->origin), str_of(from->id));
-	struct msg_start m = any.start;
 	int r = live_merge_envs(s, m.envs, envs, &all, err);
 	if (r == 0)
 		r = snapshot_layers(from, &layers, err);

@@ -43,12 +43,7 @@ void live_fail_waiting(struct live *l)
 	struct error err;
 	error_set(&err, -ENOENT, 404, "sandbox %s not found", l->s.id);
 	requests_answer(&l->pauses, &err);
-	while (l->resumes) {
-		struct resume_wait *w = l->resumes;
-		l->resumes = w->next;
-		request_fail(w->request, &err);
-		free(w);
-	}
+	live_fail_resumes(l, &err);
 }
 
 void live_settled(struct live *l)
@@ -244,9 +239,8 @@ void live_keep_disk(struct live *l)
 	live_name_image(&l->s, l->s.image);
 	l->saving = true;
 	int r = box_save(l->box, l->s.image, saved, l);
-	if (r < 0) {
+	if (r < 0)
 		live_end(l, "crashed", "its disk cannot be kept: no memory");
-	}
 }
 
 /* Requests */

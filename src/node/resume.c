@@ -39,7 +39,7 @@ static struct resume_wait *take_wait(struct live *l)
 	return w;
 }
 
-static void fail_all(struct live *l, const struct error *err)
+void live_fail_resumes(struct live *l, const struct error *err)
 {
 	while (l->resumes) {
 		struct resume_wait *w = take_wait(l);
@@ -135,7 +135,7 @@ static void resume_recorded(const struct error *err, void *arg)
 	}
 	if (err) {
 		l->resuming = false;
-		fail_all(l, err);
+		live_fail_resumes(l, err);
 		live_settled(l);
 		return;
 	}
@@ -174,7 +174,7 @@ static void boot_failed(struct live *l)
 	live_give_memory(l);
 	live_log(LOG_ERROR, l, "cannot be started from its disk: %s", err.message);
 	records_put(l->node->records, &l->s, SANDBOX_PAUSED, STORE_FULL, NULL, NULL);
-	fail_all(l, &err);
+	live_fail_resumes(l, &err);
 	live_settled(l);
 }
 
@@ -221,7 +221,7 @@ static void boot(struct live *l)
 	if (!l->box) {
 		l->resuming = false;
 		live_log(LOG_WARN, l, "resume refused: %s", err.message);
-		fail_all(l, &err);
+		live_fail_resumes(l, &err);
 		node_stop_check(n);
 	}
 }
@@ -273,9 +273,9 @@ static int check_resume(const struct node *n, const struct live *l, const struct
 {
 	if (m->mode > RESUME_TRAFFIC)
 		return error_set(err, -EINVAL, 400, "resume: mode %llu is unknown", (unsigned long long)m->mode);
-	if (m->mode == RESUME_EXPLICIT && m->timeout != -1 && m->timeout < 1)
-		return error_set(err, -EINVAL, 400, "Timeout must be greater than 0");
-	if (m->mode != RESUME_TRAFFIC && check_seconds(n, m->timeout, err) < 0)
+	if (m->mode == RESUME_EXPLICIT && check_new_timeout(n, m->timeout, err) < 0)
+		return -EINVAL;
+	if (m->mode == RESUME_CONNECT && check_seconds(n, m->timeout, err) < 0)
 		return -EINVAL;
 	if (!l || l->s.state == SANDBOX_CREATING)
 		return error_set(err, -ENOENT, 404, "sandbox %.*s not found", STR_FMT(m->sandbox));

@@ -12,9 +12,8 @@ static const struct box_ops other_ops;
 
 static struct msg_list layers_in(const struct buf *start)
 {
-	union msg_any any;
-	struct msg_header header;
-	return msg_decode(buf_str(start), &header, &any, sizeof(any), NULL) < 0 ? (struct msg_list){STR("")} : any.start.layers;
+	struct msg_start m;
+	return start_decode(start, &m) < 0 ? (struct msg_list){STR("")} : m.layers;
 }
 
 #define EXCHANGE(a, b)                                                                                       \

@@ -39,7 +39,7 @@ static int64_t within(int64_t ms)
 
 static bool is_sampled(const struct live *l)
 {
-	return l->box && (l->s.state == SANDBOX_RUNNING || l->s.state == SANDBOX_SNAPSHOTTING);
+	return l->box && sandbox_runs(&l->s);
 }
 
 static void next_in(struct live *l, int64_t ns)

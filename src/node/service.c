@@ -159,29 +159,12 @@ static void not_served(struct request *r, uint16_t type)
 	request_fail(r, &err);
 }
 
+/* Most requests of the front have a field for the client's request id. */
 static struct str request_text(const struct chan_message *m)
 {
-	const union msg_any *any = m->body;
-	if (m->header.type == MSG_ID_create && msg_has(&any->create, create, request))
-		return any->create.request;
-	if (m->header.type == MSG_ID_kill && msg_has(&any->kill, kill, request))
-		return any->kill.request;
-	if (m->header.type == MSG_ID_timeout && msg_has(&any->timeout, timeout, request))
-		return any->timeout.request;
-	if (m->header.type == MSG_ID_network && msg_has(&any->network, network, request))
-		return any->network.request;
-	if (m->header.type == MSG_ID_make_snapshot && msg_has(&any->make_snapshot, make_snapshot, request))
-		return any->make_snapshot.request;
-	if (m->header.type == MSG_ID_delete_snapshot && msg_has(&any->delete_snapshot, delete_snapshot, request))
-		return any->delete_snapshot.request;
-	if (m->header.type == MSG_ID_fork && msg_has(&any->fork, fork, request))
-		return any->fork.request;
-	if (m->header.type == MSG_ID_rollback && msg_has(&any->rollback, rollback, request))
-		return any->rollback.request;
-	if (m->header.type == MSG_ID_pause && msg_has(&any->pause, pause, request))
-		return any->pause.request;
-	if (m->header.type == MSG_ID_resume && msg_has(&any->resume, resume, request))
-		return any->resume.request;
+	for (const struct msg_field *f = msg_type(m->header.type)->fields; f->name; f++)
+		if (f->kind == MSG_STR && !f->required && strcmp(f->name, "request") == 0 && m->body->present >> f->tag & 1)
+			return *(const struct str *)(const void *)((const char *)m->body + f->offset);
 	return STR("");
 }
 

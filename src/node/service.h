@@ -275,6 +275,8 @@ void live_settled(struct live *l);
 void live_resume(struct node *n, struct request *r, const struct msg_resume *m);
 /* From paused, for those who wait. */
 void live_begin_resume(struct live *l);
+/* All who wait for it to run get the error. */
+void live_fail_resumes(struct live *l, const struct error *err);
 /* It runs, after a transition that was no resume: those who wait for that are answered. */
 void live_answer_resumes(struct live *l);
 /* The box of a boot from the disk: runs, or could not; died; is released. */
@@ -305,6 +307,8 @@ bool live_extend(struct live *l, int64_t seconds);
 void live_restore_deadline(struct live *l, int64_t not_before);
 /* -1 to timeout.max, else 400. */
 int check_seconds(const struct node *n, int64_t seconds, struct error *err);
+/* Of a new sandbox: the same without 0. */
+int check_new_timeout(const struct node *n, int64_t seconds, struct error *err);
 void node_arm_deadlines(struct node *n);
 
 /* network.c */

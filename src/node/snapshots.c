@@ -28,11 +28,8 @@ static void record_free(struct snapshot_record *s)
 
 static struct msg_list layers_of(const struct snapshot_record *s)
 {
-	union msg_any any;
-	struct msg_header header;
-	if (msg_decode(buf_str(&s->start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
-		return (struct msg_list){STR("")};
-	return any.start.layers;
+	struct msg_start start;
+	return start_decode(&s->start, &start) < 0 ? (struct msg_list){STR("")} : start.layers;
 }
 
 int snapshot_layers(const struct snapshot_record *s, struct buf *to, struct error *err)
@@ -450,11 +447,7 @@ void live_fork(struct node *n, struct request *r, const struct msg_fork *m)
 	struct live *l = NULL;
 	if (m->count < 1 || m->count > FORK_MOST)
 		error_set(&err, -EINVAL, 400, "count: 1 to %d", FORK_MOST);
-	else if (m->timeout != -1 && m->timeout < 1)
-		error_set(&err, -EINVAL, 400, "Timeout must be greater than 0");
-	else if (m->timeout > n->options->timeout_max)
-		error_set(&err, -EINVAL, 400, "timeout: longer than the server's limit of %lld seconds (timeout.max)", (long long)n->options->timeout_max);
-	else
+	else if (check_new_timeout(n, m->timeout, &err) == 0)
 		l = target(n, m->sandbox, SHOT_FORK, &err);
 	if (err.code)
 		request_fail(r, &err);

@@ -109,6 +109,13 @@ static bool extends(const struct live *l, int64_t seconds)
 	return seconds < 0 || boottime(l->node) + seconds * NS_PER_S > l->s.deadline;
 }
 
+int check_new_timeout(const struct node *n, int64_t seconds, struct error *err)
+{
+	if (seconds != -1 && seconds < 1)
+		return error_set(err, -EINVAL, 400, "Timeout must be greater than 0");
+	return check_seconds(n, seconds, err);
+}
+
 struct change {
 	struct request *request;
 	struct node *node;

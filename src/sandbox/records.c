@@ -65,6 +65,14 @@ struct records {
 
 /* The rows */
 
+static void bind_internet(struct stmt *q, int at, const struct sandbox *s)
+{
+	if (s->has_internet)
+		stmt_i64(q, at, s->internet);
+	else
+		stmt_null(q, at);
+}
+
 /* What changes in a sandbox's life: values 1 to 19 of both statements below. */
 static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_state state)
 {
@@ -86,10 +94,7 @@ static void bind_changing(struct stmt *q, const struct sandbox *s, enum sandbox_
 	stmt_blob(q, 16, buf_str(&s->allow_out));
 	stmt_blob(q, 17, buf_str(&s->deny_out));
 	stmt_blob(q, 18, buf_str(&s->start));
-	if (s->has_internet)
-		stmt_i64(q, 19, s->internet);
-	else
-		stmt_null(q, 19);
+	bind_internet(q, 19, s);
 }
 
 /* 1 = there was a row, 0 = there is none. */
@@ -144,10 +149,7 @@ static int network_row(struct store *st, const struct sandbox *s, struct error *
 	stmt_text(q, 1, str_of(s->id));
 	stmt_blob(q, 2, buf_str(&s->allow_out));
 	stmt_blob(q, 3, buf_str(&s->deny_out));
-	if (s->has_internet)
-		stmt_i64(q, 4, s->internet);
-	else
-		stmt_null(q, 4);
+	bind_internet(q, 4, s);
 	return stmt_step(q, err);
 }
 

@@ -30,14 +30,19 @@ int sandbox_clone(struct sandbox *to, const struct sandbox *s)
 	return -ENOMEM;
 }
 
-int sandbox_start(const struct sandbox *s, struct msg_start *ret)
+int start_decode(const struct buf *start, struct msg_start *ret)
 {
 	union msg_any any;
 	struct msg_header header;
-	if (msg_decode(buf_str(&s->start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
+	if (msg_decode(buf_str(start), &header, &any, sizeof(any), NULL) < 0 || header.type != MSG_ID_start)
 		return -EPROTO;
 	*ret = any.start;
 	return 0;
+}
+
+int sandbox_start(const struct sandbox *s, struct msg_start *ret)
+{
+	return start_decode(&s->start, ret);
 }
 
 bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to)

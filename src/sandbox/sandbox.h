@@ -62,6 +62,8 @@ void sandbox_done(struct sandbox *s);
 int sandbox_clone(struct sandbox *to, const struct sandbox *s);
 /* What its box is started from; views into s->start. 0, or -EPROTO for a damaged record. */
 int sandbox_start(const struct sandbox *s, struct msg_start *ret);
+/* The same of an encoded message by itself. */
+int start_decode(const struct buf *start, struct msg_start *ret);
 
 /* The one place that changes the state; an illegal transition is a mistake in the program and aborts. */
 void sandbox_set_state(struct sandbox *s, enum sandbox_state to);

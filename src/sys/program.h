@@ -8,8 +8,8 @@
 /* Looks argv[0] up in the system's directories for programs (not in $PATH) and runs it with a minimal environment, `input` on its standard input.
  * What it writes to standard output and error is appended to *ret_output (may be NULL; at most 1 MiB). Returns its exit status (128 + n after signal n), or -errno;
  * -ENOENT: there is no such program. */
+int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err);
 /* The same with an open file in place of `input`, which stays the caller's. */
 int program_run_on(const char *const *argv, int in, struct buf *ret_output, struct error *err);
-int program_run(const char *const *argv, struct str input, struct buf *ret_output, struct error *err);
 
 #endif

@@ -53,16 +53,11 @@ static int order_init(struct order *o, const struct box_spec *spec)
 static void order_identity(struct order *o)
 {
 	unsigned char bytes[16];
-	char hex[33];
 	struct slot_claim *c = &o->claim;
 	snprintf(c->hostname, sizeof(c->hostname), "%.*s", (int)MIN(c->spec.id.n, sizeof(c->hostname) - 1), c->spec.id.p);
 	random_bytes(bytes, sizeof(bytes));
 	hex_encode(c->machine_id, bytes, sizeof(bytes));
-	random_bytes(bytes, sizeof(bytes));
-	bytes[6] = (unsigned char)((bytes[6] & 0x0f) | 0x40); /* RFC 4122, random */
-	bytes[8] = (unsigned char)((bytes[8] & 0x3f) | 0x80);
-	hex_encode(hex, bytes, sizeof(bytes));
-	snprintf(c->boot_id, sizeof(c->boot_id), "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
+	random_uuid(c->boot_id);
 }
 
 /* 1: no parked slot is to be had. */
