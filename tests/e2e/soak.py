@@ -387,11 +387,9 @@ class Client(threading.Thread):
 
 
 class Soak:
-    """`chaos`: which processes are killed; 0 seconds between kills = none."""
-
     actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 3, "snapshot": 2, "start_again": 1, "rollback": 2, "forget": 1, "kill": 2}
 
-    def __init__(self, server, seed, minutes, clients=6, between_kills=6.0):
+    def __init__(self, server, seed, minutes, clients, between_kills):
         self.server, self.seed = server, seed
         self.random = random.Random(f"{seed}/chaos")
         self.between_kills = between_kills

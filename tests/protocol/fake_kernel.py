@@ -35,6 +35,15 @@ def pack(kind, parent, content, key=KEY, raw=None):
     return [b"<IDS|MSG>", signed(parts, key)] + parts
 
 
+def catch_interrupts():
+    """Gives a function that waits for a SIGINT. The signal goes through a pipe: a handler that set an event would wait for ever for the event's lock, if the main thread was just about to wait for it."""
+    waits, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.signal(signal.SIGINT, lambda *a: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    return lambda: os.read(waits, 1)
+
+
 class Kernel:
     def __init__(self):
         context = zmq.Context.instance()
@@ -45,8 +54,8 @@ class Kernel:
             getattr(self, name).bind(endpoint(name))
         self.count = 0
         self.child = HOW[:1] == ["through"] and subprocess.Popen(HOW[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.names = {"kernel": self, "publish": self.publish, "reply": self.reply, "pack": pack, "interrupted": interrupted, "time": time, "os": os, "signal": signal,
-                      "subprocess": subprocess, "sys": sys, "WHERE": WHERE, "manual": self.manual}
+        self.names = {"kernel": self, "publish": self.publish, "reply": self.reply, "pack": pack, "interrupted": interrupted, "catch_interrupts": catch_interrupts,
+                      "time": time, "os": os, "subprocess": subprocess, "sys": sys, "WHERE": WHERE, "manual": self.manual}
 
     def publish(self, kind, content, **more):
         self.iopub.send_multipart([kind.encode()] + pack(kind, self.parent, content, **more))

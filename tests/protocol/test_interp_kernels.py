@@ -400,7 +400,7 @@ class Service(unittest.TestCase):
         service = self.start()
         context = service.create(language="fake")["id"]
         pid = int(service.text("publish('stream', {'name': 'stdout', 'text': str(os.getpid())})", context_id=context))
-        s = service.begin("signal.signal(signal.SIGINT, lambda *a: interrupted.set())\npublish('stream', {'name': 'stdout', 'text': 'on'})\ninterrupted.wait()\ntime.sleep(1.5)",
+        s = service.begin("wait = catch_interrupts()\npublish('stream', {'name': 'stdout', 'text': 'on'})\nwait()\ntime.sleep(1.5)",
                           context_id=context)
         s.until("stdout")
         for who in (service.process.pid, pid):
