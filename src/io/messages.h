@@ -60,7 +60,10 @@ enum {
 	F(create, 11, MAP, envs, 32768, REQUIRED)                                                            \
 	F(create, 12, BOOL, auto_pause_memory, 0, REQUIRED) /* false: the pause at the deadline keeps the disk only */ \
 	F(create, 13, LIST, allow_out, 8192, OPTIONAL) /* as in `network` */                                 \
-	F(create, 14, LIST, deny_out, 8192, OPTIONAL)
+	F(create, 14, LIST, deny_out, 8192, OPTIONAL)                                                        \
+	F(create, 15, STR, idempotency, 255, OPTIONAL) /* the client's name for what it makes; the same again: the same sandbox */ \
+	F(create, 16, STR, fingerprint, 64, OPTIONAL) /* with that: hex SHA-256 of what was asked for; another one: 409 */ \
+	F(create, 17, I64, shutdown_after, 0, OPTIONAL) /* seconds; it ends then, whatever else was said of it */
 #define MSG_FIELDS_kill(F)                                                                                   \
 	F(kill, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(kill, 2, STR, request, 64, OPTIONAL)
@@ -112,6 +115,16 @@ enum {
 	F(metrics, 3, I64, end, 0, OPTIONAL)                                                                 \
 	F(metrics, 5, LIST, sandboxes, 4096, OPTIONAL) /* instead: the newest sample of each, at most METRICS_BATCH */
 #define MSG_FIELDS_figures(F)                /* answered by `figures_page` */
+#define MSG_FIELDS_set_pool(F)               /* answered by `pools_page` with this one, once it is recorded */ \
+	F(set_pool, 1, STR, template, 256, REQUIRED) /* id or alias */                                       \
+	F(set_pool, 2, U64, min, 0, REQUIRED)                                                                \
+	F(set_pool, 3, U64, size, 0, REQUIRED)       /* to begin with; min <= size <= max */                 \
+	F(set_pool, 4, U64, max, 0, REQUIRED)                                                                \
+	F(set_pool, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_unset_pool(F)             /* answered by `ok`; 404: it was not set */                     \
+	F(unset_pool, 1, STR, template, 256, REQUIRED)                                                       \
+	F(unset_pool, 2, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_pools(F)                  /* answered by `pools_page` */
 #define MSG_FIELDS_logs(F)                                                                                   \
 	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
@@ -147,7 +160,10 @@ enum {
 	F(sandbox, 26, LIST, allow_out, 8192, OPTIONAL)                                                      \
 	F(sandbox, 27, LIST, deny_out, 8192, OPTIONAL)                                                       \
 	F(sandbox, 28, STR, origin, 32, OPTIONAL)    /* the sandbox it is a fork of, or the snapshot it was made from */ \
-	F(sandbox, 29, BOOL, memory_kept, 0, OPTIONAL) /* paused, and its memory stays on the machine */
+	F(sandbox, 29, BOOL, memory_kept, 0, OPTIONAL) /* paused, and its memory stays on the machine */     \
+	F(sandbox, 30, STR, idempotency, 255, OPTIONAL) /* as in `create` */                                 \
+	F(sandbox, 31, STR, fingerprint, 64, OPTIONAL)                                                       \
+	F(sandbox, 32, I64, shutdown_at, 0, OPTIONAL) /* ns, CLOCK_REALTIME: it ends then at the latest */
 #define MSG_FIELDS_snapshot(F)                                                                               \
 	F(snapshot, 1, STR, id, 32, REQUIRED)        /* "snap-" and 20 of [a-z0-9] */                        \
 	F(snapshot, 2, STR, team, 64, REQUIRED)                                                              \
@@ -167,6 +183,8 @@ enum {
 	F(metrics_page, 2, BOOL, more, 0, REQUIRED)  /* of one sandbox: ask again, from behind the last sample */
 #define MSG_FIELDS_figures_page(F)                                                                           \
 	F(figures_page, 1, STR, values, 4096, REQUIRED) /* struct node_figures (node/figures.h) */
+#define MSG_FIELDS_pools_page(F)                                                                             \
+	F(pools_page, 1, STR, pools, 57344, REQUIRED) /* struct pool_info (node/ready_pools.h), one behind the other */
 #define MSG_FIELDS_template(F)                                                                               \
 	F(template, 1, STR, id, 64, REQUIRED)                                                                \
 	F(template, 2, STR, alias, 256, OPTIONAL)                                                            \
@@ -188,7 +206,8 @@ enum {
 	F(start, 4, MAP, envs, 32768, REQUIRED)      /* complete, as in the claim */                         \
 	F(start, 5, LIST, services, 4096, REQUIRED)  /* as in the claim */                                   \
 	F(start, 6, BOOL, nested_userns, 0, REQUIRED)                                                        \
-	F(start, 7, BOOL, no_setuid, 0, REQUIRED)
+	F(start, 7, BOOL, no_setuid, 0, REQUIRED)                                                            \
+	F(start, 8, LIST, ready, 4096, OPTIONAL)     /* as in the claim */
 
 /* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
 #define MSG_FIELDS_dns_serve(F)                                                                              \
@@ -231,8 +250,17 @@ enum {
 	F(claim, 13, STR, seccomp, 20480, REQUIRED)  /* struct sock_filter[] */                              \
 	F(claim, 14, LIST, drop_caps, 1024, OPTIONAL)                                                        \
 	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */                                  \
-	F(claim, 16, LIST, services, 4096, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */
+	F(claim, 16, LIST, services, 4096, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */ \
+	F(claim, 17, LIST, ready, 4096, OPTIONAL)    /* arguments of the template's ready command: it ends with 0 when the services are ready */ \
+	F(claim, 18, BOOL, unassigned, 0, OPTIONAL)  /* of a ready pool: `prepared` is told, `assign` will follow */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
+/* init, of an unassigned one: its services are ready (the ready command ended with 0; without one: all of them run), or not any more */
+#define MSG_FIELDS_prepared(F) F(prepared, 1, BOOL, ready, 0, REQUIRED)
+/* node: it is somebody's now. From the answer on, what is started has these variables, and envd wants this token */
+#define MSG_FIELDS_assign(F)                 /* answered by `assigned` */                                    \
+	F(assign, 1, MAP, envs, 32768, REQUIRED)     /* complete, as in the claim */                         \
+	F(assign, 2, STR, token, 128, OPTIONAL)      /* absent = open */
+#define MSG_FIELDS_assigned(F) F(assigned, 1, BOOL, ready, 0, REQUIRED) /* false: a service has ended meanwhile */
 /* node: what happened? (guest/logs.h) */
 #define MSG_FIELDS_log_read(F)                                                                               \
 	F(log_read, 1, U64, after, 0, REQUIRED)                                                              \
@@ -274,6 +302,9 @@ enum {
 	M(33, network, MSG_FROM_FRONT, 0)                                                                    \
 	M(34, metrics, MSG_FROM_FRONT, 0)                                                                    \
 	M(35, figures, MSG_FROM_FRONT, 0)                                                                    \
+	M(36, set_pool, MSG_FROM_FRONT, 0)                                                                   \
+	M(37, unset_pool, MSG_FROM_FRONT, 0)                                                                 \
+	M(38, pools, MSG_FROM_FRONT, 0)                                                                      \
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
@@ -282,6 +313,7 @@ enum {
 	M(45, forked, MSG_FROM_NODE, 0)                                                                      \
 	M(46, metrics_page, MSG_FROM_NODE, 0)                                                                \
 	M(47, figures_page, MSG_FROM_NODE, 0)                                                                \
+	M(48, pools_page, MSG_FROM_NODE, 0)                                                                  \
 	M(60, dns_serve, MSG_FROM_NODE, 2)                                                                   \
 	M(61, dns_policy, MSG_FROM_NODE, 0)                                                                  \
 	M(62, dns_stop, MSG_FROM_NODE, 0)                                                                    \
@@ -291,6 +323,7 @@ enum {
 	M(83, enter, MSG_TO_INIT, 0)                                                                          \
 	M(84, log_read, MSG_TO_INIT, 0)                                                                      \
 	M(85, still, MSG_TO_INIT, 0)                                                                         \
+	M(86, assign, MSG_TO_INIT, 0)                                                                        \
 	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
 	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
 	M(92, parked, MSG_FROM_INIT, 0)                                                                      \
@@ -298,6 +331,8 @@ enum {
 	M(94, pong, MSG_FROM_INIT, 0)                                                                        \
 	M(95, entered, MSG_FROM_INIT, 0)                                                                     \
 	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)                                                    \
+	M(97, prepared, MSG_FROM_INIT, 0)                                                                    \
+	M(98, assigned, MSG_FROM_INIT, 0)                                                                    \
 	M(110, start, 0, 0)
 
 enum timeout_mode {

@@ -33,6 +33,8 @@ struct box_spec {
 	bool internet;
 	bool nested_userns, no_setuid;     /* template options */
 	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
+	struct msg_list ready;             /* the template's ready command, likewise; empty: there is none */
+	bool unassigned;                   /* of a ready pool: it runs behind all others until box_assign(), and prepared() is called */
 };
 
 /* What it may reach: lists as of MSG network (io/messages.h), and allow_internet_access. Views. */
@@ -72,6 +74,8 @@ struct box_ops {
 	void (*died)(struct box *b, const struct box_death *d, void *arg);
 	/* All processes are dead; disk, cgroups and network go behind it. The box is freed after the call. */
 	void (*released)(struct box *b, void *arg);
+	/* Of an unassigned one, after started(): its services are ready now, or not any more. NULL: nobody wants to know. */
+	void (*prepared)(struct box *b, bool ready, void *arg);
 };
 
 struct backend_config {
@@ -102,6 +106,15 @@ void backend_figures(const struct backend *b, struct backend_figures *ret);
 
 /* Starts a box: from a parked slot when there is one, else cold. NULL with *err (503 when no slot number or uid range is free, 400 for a network policy that this server refuses). */
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
+/* What an unassigned box becomes. Views, during the call. */
+struct box_assignment {
+	struct msg_map envs; /* complete */
+	struct str token;    /* empty = open */
+};
+/* It is somebody's from now on: what is started in it has these variables and envd this token before done() follows, and it has the share of the processors that others have. err NULL: it is done
+ * and its services are ready; else it is of no use any more: box_kill(). Not called when the box ends first. 0, -EAGAIN when it does not run or is no unassigned one, or -errno. */
+typedef void box_assigned_fn(const struct error *err, void *arg);
+int box_assign(struct box *b, const struct box_assignment *a, box_assigned_fn *done, void *arg);
 /* Finds a box again after a restart. started() follows when init answered with the same id, with err set when the box is dead (then released() is not called;
  * *err->message and death say why). `network` is put in force again. NULL with *err when the handle is not understood. */
 struct box *box_adopt(struct backend *b, struct str id, const char *handle, const struct box_network *network, const struct box_ops *ops, void *arg, struct error *err);
