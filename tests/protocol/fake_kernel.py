@@ -48,14 +48,14 @@ class Kernel:
     def __init__(self):
         context = zmq.Context.instance()
         self.shell, self.control, self.iopub = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER), context.socket(zmq.PUB)
-        # Of a machine with little time a publisher's own thread takes nothing for a while: more room than usual for that, but not for what nobody reads.
-        self.iopub.sndhwm = 5000
+        # On a machine with little time a publisher's own thread takes nothing for a while, and what is over this is lost: more room than any test publishes, but not for what nobody reads.
+        self.iopub.sndhwm = 40000
         for name in ("shell", "control", "iopub"):
             getattr(self, name).bind(endpoint(name))
         self.count = 0
         self.child = HOW[:1] == ["through"] and subprocess.Popen(HOW[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.names = {"kernel": self, "publish": self.publish, "reply": self.reply, "pack": pack, "interrupted": interrupted, "catch_interrupts": catch_interrupts,
-                      "time": time, "os": os, "subprocess": subprocess, "sys": sys, "WHERE": WHERE, "manual": self.manual}
+                      "time": time, "os": os, "signal": signal, "subprocess": subprocess, "sys": sys, "WHERE": WHERE, "manual": self.manual}
 
     def publish(self, kind, content, **more):
         self.iopub.send_multipart([kind.encode()] + pack(kind, self.parent, content, **more))
