@@ -43,8 +43,8 @@ struct control {
 	int pending;       /* its socket; -1 = none */
 	int64_t forked_at; /* CLOCK_BOOTTIME */
 	struct loop_timer *retry;
-	void (*still)(bool on, void *arg); /* NULL = nobody asks */
-	void *still_arg;
+	const struct control_ops *ops; /* NULL = nobody asks */
+	void *ops_arg;
 };
 
 /* The new spawner's process: it tells node who it is, then works. */
@@ -134,6 +134,7 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 	buf_done(&old->envs);
 	if (good) {
 		n.services = id->services;
+		n.ready = id->ready;
 		*id = n;
 	}
 	return good ? 0 : -ENOMEM;
@@ -149,6 +150,40 @@ static void on_claim(struct node *n, const struct chan_message *m)
 		return;
 	}
 	chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, m->header.request, NULL, 0, NULL);
+}
+
+/* Nobody's until now. What is started from here on is its owner's. */
+static int become_assigned(struct guest_identity *id, const struct msg_assign *m)
+{
+	bool has_token = msg_has(m, assign, token);
+	cleanup_free char *token = has_token ? str_dup(m->token) : NULL;
+	struct buf envs = BUF_INIT;
+	if (!id->unassigned)
+		return -EALREADY;
+	if (buf_add_str(&envs, m->envs.raw) < 0 || (has_token && !token)) {
+		buf_done(&envs);
+		return -ENOMEM;
+	}
+	free(id->token);
+	buf_done(&id->envs);
+	id->token = steal_pointer(&token);
+	id->envs = envs;
+	id->unassigned = false;
+	return 0;
+}
+
+static void on_assign(struct node *n, const struct chan_message *m)
+{
+	struct control *c = n->control;
+	struct error err = {0};
+	int r = become_assigned(c->identity, &m->body->assign);
+	if (r < 0) {
+		error_errno(&err, r, "assign");
+		chan_send_error(n->chan, m->header.request, &err);
+		return;
+	}
+	struct msg_assigned answer = {.ready = c->ops && c->ops->assigned(c->ops_arg)};
+	chan_send(n->chan, MSG_ID_assigned, &answer, m->header.request, NULL, 0, NULL);
 }
 
 static void on_hello(struct node *n, const struct chan_message *m)
@@ -225,8 +260,11 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 		on_log_read(n, m);
 		break;
 	case MSG_ID_still:
-		if (n->control->still)
-			n->control->still(m->body->still.on, n->control->still_arg);
+		if (n->control->ops)
+			n->control->ops->still(m->body->still.on, n->control->ops_arg);
+		break;
+	case MSG_ID_assign:
+		on_assign(n, m);
 		break;
 	case MSG_ID_ping:
 		chan_send(chan, MSG_ID_pong, &(struct msg_pong){0}, m->header.request, NULL, 0, NULL);
@@ -236,10 +274,10 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 	}
 }
 
-void control_on_still(struct control *c, void (*fn)(bool on, void *arg), void *arg)
+void control_set_ops(struct control *c, const struct control_ops *ops, void *arg)
 {
-	c->still = fn;
-	c->still_arg = arg;
+	c->ops = ops;
+	c->ops_arg = arg;
 }
 
 static void forget(struct node *n)
@@ -336,4 +374,10 @@ void control_tell_claimed(struct control *c, uint64_t request)
 {
 	for (struct node *n = c->nodes; n; n = n->next)
 		chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, request, NULL, 0, NULL);
+}
+
+void control_tell_prepared(struct control *c, bool ready)
+{
+	for (struct node *n = c->nodes; n; n = n->next)
+		chan_send(n->chan, MSG_ID_prepared, &(struct msg_prepared){.ready = ready}, 0, NULL, 0, NULL);
 }

@@ -12,10 +12,17 @@ struct control *control_new(struct loop *l, int listen_fd, struct guest_identity
 void control_free(struct control *c);
 /* Takes over a connection (owned from here). 0 or -errno. */
 int control_adopt(struct control *c, int fd);
-/* fn(on, arg) is called when node says that all but PID 1 is frozen, or not any more. */
-void control_on_still(struct control *c, void (*fn)(bool on, void *arg), void *arg);
+struct control_ops {
+	/* All but PID 1 is frozen, or not any more. */
+	void (*still)(bool on, void *arg);
+	/* It is somebody's now, the identity says so: are its services ready? */
+	bool (*assigned)(void *arg);
+};
+void control_set_ops(struct control *c, const struct control_ops *ops, void *arg);
 /* Tells every node that is connected that envd listens; `request` is that of the claim. */
 void control_tell_claimed(struct control *c, uint64_t request);
+/* Tells every node that is connected whether the services are ready. */
+void control_tell_prepared(struct control *c, bool ready);
 /*
  * Makes a new spawner: forks it, lets it tell node, and gives it to `s` as soon as node says that it is attached. Without a connected node, or when the fork
  * fails, it is tried again at the next connection and every second.

@@ -5,6 +5,7 @@
 #include "guest/cors.h"
 #include "guest/files.h"
 #include "guest/process.h"
+#include "guest/ready.h"
 #include "guest/services.h"
 #include "guest/workers.h"
 #include "io/envd_auth.h"
@@ -164,7 +165,7 @@ static void go_on(pid_t pid)
 
 static bool reaped(struct envd *e, pid_t pid, struct exit_info exit)
 {
-	return process_reaped(e->processes, pid, exit) || services_reaped(e->services, pid, exit);
+	return process_reaped(e->processes, pid, exit) || services_reaped(e->services, pid, exit) || ready_reaped(e->ready, pid, exit);
 }
 
 /* Everything that died, commands and orphans alike: init reaps them all. */
@@ -243,6 +244,7 @@ int envd_init(struct envd *e, struct loop *l, struct spawner *s, const struct gu
 void envd_done(struct envd *e)
 {
 	http_server_free(e->http);
+	ready_free(e->ready);
 	services_free(e->services);
 	processes_free(e->processes);
 	file_workers_free(e->files);

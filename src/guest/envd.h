@@ -13,6 +13,7 @@
 struct processes;
 struct file_workers;
 struct logs;
+struct ready;
 struct services;
 
 enum {
@@ -34,6 +35,7 @@ struct envd {
 	struct file_workers *files;
 	struct logs *logs; /* what happened, for node to read */
 	struct services *services; /* NULL = none; envd_done() frees them */
+	struct ready *ready; /* NULL = nobody wants to know; likewise */
 	const struct guest_identity *identity; /* the current one */
 	const struct guest_cgroup *cgroup;
 	struct metrics_sample sample;

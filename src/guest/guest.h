@@ -13,6 +13,8 @@ struct guest_identity {
 	char *sandbox, *template, *token /* NULL = open */, *user, *workdir /* NULL = the user's home */;
 	struct buf envs; /* msg_map raw: system and user variables, complete */
 	struct buf services; /* msg_list raw of the first claim: a later one changes nothing of what runs */
+	bool unassigned; /* of a ready pool, until `assign` */
+	struct buf ready; /* msg_list raw: the template's ready command; empty = none */
 	uint64_t claim_request; /* id of the claim that `claimed` answers */
 };
 

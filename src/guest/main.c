@@ -11,6 +11,7 @@
 #include "guest/envd.h"
 #include "guest/logs.h"
 #include "guest/process.h"
+#include "guest/ready.h"
 #include "guest/services.h"
 
 #include <errno.h>
@@ -41,7 +42,22 @@ static void on_still(bool on, void *arg)
 {
 	struct init *i = arg;
 	processes_stand_still(i->envd.processes, on);
+	ready_stand_still(i->envd.ready, on);
 }
+
+static bool on_assigned(void *arg)
+{
+	struct init *i = arg;
+	return ready_end(i->envd.ready);
+}
+
+static void on_prepared(bool ready, void *arg)
+{
+	struct init *i = arg;
+	control_tell_prepared(i->control, ready);
+}
+
+static const struct control_ops control_ops = {.still = on_still, .assigned = on_assigned};
 
 static const struct spawner_ops spawner_ops = {.died = on_spawner_died};
 
@@ -152,15 +168,18 @@ int main(int argc, char **argv)
 	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup, init.logs)) < 0 ||
 		(r = envd_listen(&init.envd, ENVD_PORT)) < 0)
 		die("envd", r);
-	control_on_still(init.control, on_still, &init);
+	control_set_ops(init.control, &control_ops, &init);
 	logs_add(init.logs, LOG_INFO, "sandbox", STR("started"), NULL);
 	struct error err = {0};
 	struct msg_list services = {buf_str(&init.identity.services)};
 	if (services_new(&init.envd, services, &init.envd.services, &err) < 0)
 		die("services", err.code);
+	if (init.identity.unassigned && ready_new(&init.envd, (struct msg_list){buf_str(&init.identity.ready)}, on_prepared, &init, &init.envd.ready, &err) < 0)
+		die("ready command", err.code);
 	control_tell_claimed(init.control, init.identity.claim_request);
 	/* After the answer: nobody's create waits for them. */
 	services_start(init.envd.services);
+	ready_services_changed(init.envd.ready);
 	r = loop_run(l);
 	die("loop", r);
 }

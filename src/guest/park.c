@@ -314,6 +314,9 @@ static int keep_identity(const struct msg_claim *c, struct guest_identity *id)
 		r = copy_text(&id->workdir, c->workdir);
 	if (r == 0 && msg_has(c, claim, services))
 		r = buf_add_str(&id->services, c->services.raw);
+	id->unassigned = c->unassigned;
+	if (r == 0 && msg_has(c, claim, ready))
+		r = buf_add_str(&id->ready, c->ready.raw);
 	return r == 0 ? buf_add_str(&id->envs, c->envs.raw) : r;
 }
 

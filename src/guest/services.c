@@ -3,6 +3,8 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "guest/logs.h"
+#include "guest/program.h"
+#include "guest/ready.h"
 #include "guest/tree.h"
 
 #include <errno.h>
@@ -86,6 +88,7 @@ static void ended(struct service *s)
 	/* What it has started itself would otherwise live on beside what its successor starts. */
 	tree_signal(s->all->envd->proc, pid, true, false, SIGKILL);
 	start_later(s);
+	ready_services_changed(s->all->envd->ready);
 }
 
 static void start_failed(struct service *s, struct str why)
@@ -134,39 +137,15 @@ static void on_started(struct spawn *p, const struct spawn_result *r, void *arg)
 	char pid[16];
 	snprintf(pid, sizeof(pid), "%d", s->pid);
 	tell(s, LOG_INFO, STR("started"), "pid", str_of(pid));
-	if (s->reaped)
+	if (s->reaped) {
 		ended(s);
-	else
-		envd_offer_to_oom_killer(s->all->envd, s->pid);
+		return;
+	}
+	envd_offer_to_oom_killer(s->all->envd, s->pid);
+	ready_services_changed(s->all->envd->ready);
 }
 
 static const struct spawn_ops spawn_ops = {.pid = on_pid, .done = on_started};
-
-static void add_string(struct buf *body, struct str s)
-{
-	buf_add_str(body, s);
-	buf_add(body, "", 1);
-}
-
-/* The body of spawn.h. Its length is that of the claim's parts, which fits a datagram. */
-static void build_request(const struct service *s, struct spawn_head *head, struct buf *body)
-{
-	struct str rest = s->arguments, argument, name, value;
-	add_string(body, s->user);
-	add_string(body, STR(""));
-	add_string(body, STR("")); /* not the default working directory, which may be one that the template's users make later */
-	for (; msg_list_next(&rest, &argument); head->n_args++)
-		add_string(body, argument);
-	rest = buf_str(&s->all->envd->identity->envs);
-	while (head->n_envs < SPAWN_MAX_ENVS && msg_map_next(&rest, &name, &value)) {
-		if (!name.n || memchr(name.p, '=', name.n) || memchr(name.p, '\0', name.n) || memchr(value.p, '\0', value.n))
-			continue;
-		buf_add_str(body, name);
-		buf_add_c(body, "=");
-		add_string(body, value);
-		head->n_envs++;
-	}
-}
 
 /* As it was at first, whatever the last one did to the description that all of them share: a shutdown(2) ends listening, and flags stay. */
 static int renew_listener(const struct service *s)
@@ -197,7 +176,7 @@ static void start(struct service *s)
 	struct spawn_head head = {.kind = SPAWN_COMMAND, .flags = SPAWN_SESSION | (s->listener >= 0 ? SPAWN_LISTEN : 0)};
 	cleanup_buf struct buf body = BUF_INIT;
 	int fds[4] = {-1, -1, -1, -1};
-	build_request(s, &head, &body);
+	program_request(s->all->envd->identity, s->user, s->arguments, &head, &body);
 	int r = open_descriptors(s, fds);
 	s->state = SERVICE_STARTING;
 	if (r >= 0 && !spawn_new(s->all->envd->spawner, &head, &body, fds, (size_t)r, &spawn_ops, s))
@@ -210,6 +189,14 @@ void services_start(struct services *all)
 {
 	for (size_t i = 0; all && i < all->n; i++)
 		start(&all->services[i]);
+}
+
+bool services_run(const struct services *all)
+{
+	for (size_t i = 0; all && i < all->n; i++)
+		if (all->services[i].state != SERVICE_RUNNING)
+			return false;
+	return true;
 }
 
 /* Output */

@@ -36,6 +36,8 @@ bool services_reaped(struct services *all, pid_t pid, struct exit_info exit);
  * started), "lastEnd" (how the last one ended or why it could not be started; absent before), "output" (its last bytes)}. NULL: an empty array.
  */
 void services_json(const struct services *all, struct buf *to);
+/* Does each of them execute? */
+bool services_run(const struct services *all);
 /* Stops watching; the programs live on. Takes NULL. */
 void services_free(struct services *all);
 

@@ -312,6 +312,12 @@ int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, co
 	return c->ops->limit(c, part_dir(dir, name, part), l, err);
 }
 
+int cgroups_weigh(struct cgroups *c, const char *name, uint32_t cpu_count)
+{
+	int r = c->ops->weigh(c, name, cpu_count);
+	return r == -ENOENT ? 0 : r;
+}
+
 int cgroups_attach(struct cgroups *c, const char *name, enum cgroup_part part, pid_t pid, struct error *err)
 {
 	char dir[160];

@@ -8,6 +8,7 @@ struct cgroup_ops {
 	int (*prepare)(struct cgroups *c, struct error *err); /* <top>: controllers, devices */
 	int (*create)(struct cgroups *c, const char *name, struct error *err);
 	int (*limit)(struct cgroups *c, const char *dir, const struct cgroup_limits *l, struct error *err);
+	int (*weigh)(struct cgroups *c, const char *dir, uint32_t cpu_count); /* -ENOENT: nobody shares processors by weight */
 	/* first: the process is in no group of ours yet */
 	int (*attach)(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err);
 	int (*freeze)(struct cgroups *c, const char *dir, bool on);

@@ -113,13 +113,18 @@ static int limit_memory(struct cgroups *c, const char *dir, uint64_t memory, str
 	return r < 0 ? r : set(mount, c, dir, "memory.kmem.tcp.limit_in_bytes", text, false, err);
 }
 
+static const char *shares_of(uint32_t cpu_count, char to[24])
+{
+	snprintf(to, 24, "%u", cpu_count > 255 ? 262144 : cpu_count ? cpu_count * 1024 : 2);
+	return to;
+}
+
 static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits *l, struct error *err)
 {
 	char pids[24], quota[24], period[24], shares[24];
 	snprintf(pids, sizeof(pids), "%llu", (unsigned long long)l->pids);
 	snprintf(quota, sizeof(quota), "%llu", (unsigned long long)l->cpu_count * PERIOD_US);
 	snprintf(period, sizeof(period), "%d", PERIOD_US);
-	snprintf(shares, sizeof(shares), "%u", l->cpu_count > 255 ? 262144 : l->cpu_count * 1024);
 	const char *cpu = HIERARCHY(c, cpu);
 	int r = limit_memory(c, dir, l->memory, err);
 	if (r == 0)
@@ -129,8 +134,15 @@ static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits 
 	if (r == 0)
 		r = set(cpu, c, dir, "cpu.cfs_quota_us", quota, false, err);
 	if (r == 0)
-		r = set(cpu, c, dir, "cpu.shares", shares, false, err);
+		r = set(cpu, c, dir, "cpu.shares", shares_of(l->cpu_count, shares), false, err);
 	return r;
+}
+
+static int weigh(struct cgroups *c, const char *dir, uint32_t cpu_count)
+{
+	char shares[24];
+	const char *cpu = HIERARCHY(c, cpu);
+	return cpu ? cgroup_write(cpu, c, dir, "cpu.shares", shares_of(cpu_count, shares)) : -ENOENT;
 }
 
 static int attach(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err)
@@ -230,4 +242,4 @@ static int dirty(struct cgroups *c, const char *dir, uint64_t *ret)
 	return r;
 }
 
-const struct cgroup_ops cgroup_v1 = {prepare, create, limit, attach, freeze, frozen, kill_group, remove_group, stats, dirty};
+const struct cgroup_ops cgroup_v1 = {prepare, create, limit, weigh, attach, freeze, frozen, kill_group, remove_group, stats, dirty};

@@ -132,13 +132,18 @@ static int set(struct cgroups *c, const char *dir, const char *file, const char 
 	return 0;
 }
 
+static const char *weight_of(uint32_t cpu_count, char to[24])
+{
+	snprintf(to, 24, "%u", cpu_count > 100 ? 10000 : cpu_count ? cpu_count * 100 : 1);
+	return to;
+}
+
 static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits *l, struct error *err)
 {
 	char memory[24], pids[24], cpu[48], weight[24];
 	snprintf(memory, sizeof(memory), "%llu", (unsigned long long)l->memory);
 	snprintf(pids, sizeof(pids), "%llu", (unsigned long long)l->pids);
 	snprintf(cpu, sizeof(cpu), "%llu %d", (unsigned long long)l->cpu_count * PERIOD_US, PERIOD_US);
-	snprintf(weight, sizeof(weight), "%u", l->cpu_count > 100 ? 10000 : l->cpu_count * 100);
 	int r = set(c, dir, "memory.max", memory, true, err);
 	if (r == 0)
 		r = set(c, dir, "memory.swap.max", "0", false, err);
@@ -147,8 +152,14 @@ static int limit(struct cgroups *c, const char *dir, const struct cgroup_limits 
 	if (r == 0)
 		r = set(c, dir, "cpu.max", cpu, false, err);
 	if (r == 0)
-		r = set(c, dir, "cpu.weight", weight, false, err);
+		r = set(c, dir, "cpu.weight", weight_of(l->cpu_count, weight), false, err);
 	return r;
+}
+
+static int weigh(struct cgroups *c, const char *dir, uint32_t cpu_count)
+{
+	char weight[24];
+	return cgroup_write(mount_of(c), c, dir, "cpu.weight", weight_of(cpu_count, weight));
 }
 
 static int attach(struct cgroups *c, const char *dir, pid_t pid, bool first, struct error *err)
@@ -211,4 +222,4 @@ static int dirty(struct cgroups *c, const char *dir, uint64_t *ret)
 	return r;
 }
 
-const struct cgroup_ops cgroup_v2 = {prepare, create, limit, attach, freeze, frozen, kill_group, remove_group, stats, dirty};
+const struct cgroup_ops cgroup_v2 = {prepare, create, limit, weigh, attach, freeze, frozen, kill_group, remove_group, stats, dirty};

@@ -9,25 +9,12 @@
 
 enum { PORT = 8080 };
 
-static void add_service(struct buf *list, const char *name, const char *user, const char *port, const char *command)
-{
-	cleanup_buf struct buf item = BUF_INIT;
-	struct str rest = str_of(command), word;
-	msg_list_add(&item, str_of(name));
-	msg_list_add(&item, str_of(user));
-	msg_list_add(&item, str_of(port));
-	while (str_cut(rest, ' ', &word, &rest))
-		msg_list_add(&item, word);
-	msg_list_add(&item, rest);
-	assert_int_equal(msg_list_add(list, buf_str(&item)), 0);
-}
-
 /* A sandbox with the probe as a service on PORT, as `user`. */
 static void run(struct world *w, struct patient *p, const char *user)
 {
 	cleanup_buf struct buf services = BUF_INIT, envs = BUF_INIT;
 	struct box_spec spec = world_spec(w, "iserve");
-	add_service(&services, "probe", user, "8080", "/bin/probe serve");
+	world_add_service(&services, "probe", user, "8080", "/bin/probe serve");
 	msg_map_add(&envs, STR("A"), STR("of-the-create"));
 	spec.services = (struct msg_list){buf_str(&services)};
 	spec.envs = (struct msg_map){buf_str(&envs)};

@@ -173,7 +173,42 @@ static void on_released(struct box *b, void *arg)
 	p->box = NULL;
 }
 
-const struct box_ops patient_ops = {on_started, on_died, on_released};
+static void on_prepared(struct box *b, bool ready, void *arg)
+{
+	struct patient *p = arg;
+	p->prepared = ready;
+}
+
+static void on_assigned(const struct error *err, void *arg)
+{
+	struct patient *p = arg;
+	p->assigned = true;
+	p->assignment = err ? *err : (struct error){0};
+}
+
+void patient_assign(struct world *w, struct patient *p, const struct buf *envs, const char *token)
+{
+	const struct box_assignment a = {.envs = {buf_str(envs)}, .token = str_of(token)};
+	p->assigned = false;
+	assert_int_equal(box_assign(p->box, &a, on_assigned, p), 0);
+	assert_false(p->assigned);
+	wait_for(w, &p->assigned, "an assignment");
+}
+
+void world_add_service(struct buf *list, const char *name, const char *user, const char *port, const char *command)
+{
+	cleanup_buf struct buf item = BUF_INIT;
+	struct str rest = str_of(command), word;
+	msg_list_add(&item, str_of(name));
+	msg_list_add(&item, str_of(user));
+	msg_list_add(&item, str_of(port));
+	while (str_cut(rest, ' ', &word, &rest))
+		msg_list_add(&item, word);
+	msg_list_add(&item, rest);
+	assert_int_equal(msg_list_add(list, buf_str(&item)), 0);
+}
+
+const struct box_ops patient_ops = {on_started, on_died, on_released, on_prepared};
 const struct box_network any_network = {.internet = true};
 
 struct box_spec world_spec(struct world *w, const char *id)

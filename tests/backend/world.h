@@ -25,6 +25,9 @@ struct patient {
 	struct error error;
 	struct box_death death;
 	bool started, failed, died, released;
+	bool prepared;  /* its services are ready */
+	bool assigned;  /* box_assign() has ended, with the error in `assignment` */
+	struct error assignment;
 };
 
 /* False (and says why) where the tests cannot run: no root, no busybox. */
@@ -46,6 +49,10 @@ void patient_create(struct world *w, struct patient *p, const struct box_spec *s
 void wait_for(struct world *w, const bool *flag, const char *what);
 /* Turns the loop for so many ms. */
 void turn(struct world *w, int ms);
+/* Adds a service to the list of a spec: `command` is cut at its spaces. */
+void world_add_service(struct buf *list, const char *name, const char *user, const char *port, const char *command);
+/* box_assign() with these variables and token ("" = open), and its end. */
+void patient_assign(struct world *w, struct patient *p, const struct buf *envs, const char *token);
 /* create and wait until it runs. */
 void patient_run(struct world *w, struct patient *p, const char *id);
 void patient_kill(struct world *w, struct patient *p);

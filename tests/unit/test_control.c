@@ -114,6 +114,13 @@ static void note_still(bool on, void *arg)
 	*(int *)arg = on ? 1 : 2;
 }
 
+static bool note_assigned(void *arg)
+{
+	return ++*(int *)arg == 1;
+}
+
+static const struct control_ops ops = {.still = note_still, .assigned = note_assigned};
+
 static void is_told_when_all_stands_still(void **state)
 {
 	struct world *w = *state;
@@ -122,7 +129,7 @@ static void is_told_when_all_stands_still(void **state)
 		msg_send_fd(fd, MSG_ID_still, &(struct msg_still){.on = on}, 0, NULL, 0, NULL);
 		turns(w);
 		assert_int_equal(told, on ? 0 : 2);
-		control_on_still(w->control, note_still, &told);
+		control_set_ops(w->control, &ops, &told);
 	}
 	msg_send_fd(fd, MSG_ID_still, &(struct msg_still){.on = true}, 0, NULL, 0, NULL);
 	turns(w);
@@ -193,6 +200,64 @@ static void a_later_claim_replaces_the_identity(void **state)
 	assert_null(w->identity.token);
 	buf_done(&envs);
 	close(fd);
+}
+
+static void an_assignment_changes_envs_and_token_once(void **state)
+{
+	struct world *w = *state;
+	union msg_any any;
+	uint64_t request;
+	int calls = 0;
+	struct buf envs = BUF_INIT;
+	msg_map_add(&envs, STR("A"), STR("2"));
+	struct msg_assign a = {.envs = {buf_str(&envs)}};
+	int fd = connect_node(w);
+	w->identity.unassigned = true;
+	w->identity.token = strdup("of-the-claim");
+	control_set_ops(w->control, &ops, &calls);
+	msg_send_fd(fd, MSG_ID_assign, &a, 9, NULL, 0, NULL);
+	assert_int_equal(receive(w, fd, &any, &request), MSG_ID_assigned);
+	assert_int_equal(request, 9);
+	assert_true(any.assigned.ready);
+	assert_int_equal(calls, 1);
+	assert_null(w->identity.token); /* none: open */
+	assert_false(w->identity.unassigned);
+	struct str rest = buf_str(&w->identity.envs), name, value;
+	assert_true(msg_map_next(&rest, &name, &value));
+	assert_str(value, "2");
+	assert_int_equal(rest.n, 0);
+	assert_string_equal(w->identity.sandbox, "i0");
+	assert_string_equal(w->identity.user, "user");
+	/* It has an owner: another would get what is his. */
+	msg_set(&a, assign, token, STR("of-another"));
+	msg_send_fd(fd, MSG_ID_assign, &a, 10, NULL, 0, NULL);
+	assert_int_equal(receive(w, fd, &any, &request), MSG_ID_error);
+	assert_int_equal(request, 10);
+	assert_null(w->identity.token);
+	assert_int_equal(calls, 1);
+	buf_done(&envs);
+	close(fd);
+}
+
+static void every_node_is_told_when_it_is_prepared(void **state)
+{
+	struct world *w = *state;
+	union msg_any any;
+	uint64_t request;
+	int a = connect_node(w), b = connect_node(w);
+	turns(w);
+	control_tell_prepared(w->control, true);
+	control_tell_prepared(w->control, false);
+	for (int i = 0; i < 2; i++) {
+		int fd = i ? b : a;
+		assert_int_equal(receive(w, fd, &any, &request), MSG_ID_prepared);
+		assert_int_equal(request, 0);
+		assert_true(any.prepared.ready);
+		assert_int_equal(receive(w, fd, &any, &request), MSG_ID_prepared);
+		assert_false(any.prepared.ready);
+	}
+	close(a);
+	close(b);
 }
 
 struct started {
@@ -290,6 +355,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(lives_on_when_node_goes_and_comes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(refuses_what_is_not_for_it, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_later_claim_replaces_the_identity, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(an_assignment_changes_envs_and_token_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(every_node_is_told_when_it_is_prepared, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(a_new_spawner_works_once_it_is_attached, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

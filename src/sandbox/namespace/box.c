@@ -237,6 +237,8 @@ static void is_dead(struct box *b)
 		return;
 	}
 	box_set_state(b, BOX_DEAD);
+	b->assign.request = 0;
+	loop_timer_stop(b->timer);
 	b->ops->died(b, &b->death, b->arg);
 }
 
@@ -251,10 +253,15 @@ static void on_end(struct loop_fd *w, uint32_t events, void *arg)
 		is_dead(b);
 }
 
-static void on_claim_timeout(struct loop_timer *t, void *arg)
+static void on_timeout(struct loop_timer *t, void *arg)
 {
 	struct box *b = arg;
 	struct error err = b->error;
+	if (b->state == BOX_RUNNING) {
+		error_set(&err, -ETIMEDOUT, 500, "cubicle-init did not answer its assignment within %d s", BOX_ASSIGN_SECONDS);
+		box_assign_failed(b, &err);
+		return;
+	}
 	if (!err.code && !b->chan)
 		error_set(&err, -EPROTO, 500, "cubicle-init gave its control channel up while it started");
 	else if (!err.code)
@@ -334,6 +341,8 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		attach_spawner(b, m->sender);
 	else if (m->header.type == MSG_ID_log_page)
 		log_reads_answer(&b->log_reads, m->header.request, &m->body->log_page);
+	else if (b->state == BOX_RUNNING && box_assign_message(b, m))
+		return;
 	else if (m->header.type == MSG_ID_error && b->state == BOX_RUNNING)
 		log_reads_answer(&b->log_reads, m->header.request, NULL);
 	else
@@ -348,10 +357,13 @@ static void on_closed(struct chan *c, const struct error *err, void *arg)
 	log_reads_fail(&b->log_reads);
 	/* The end of the process is what counts, and the pidfd tells it. A process that closes the channel and lives on is the sandbox's own loss. */
 	log_write(LOG_DEBUG, &i, "control channel closed: %s", err ? err->message : "");
-	if (!b->watch)
+	if (!b->watch) {
 		is_dead(b);
-	else
-		expect_end(b);
+		return;
+	}
+	expect_end(b);
+	if (b->state == BOX_RUNNING)
+		box_assign_failed(b, &(struct error){.code = -EPROTO, .status = 500, .message = "cubicle-init gave its control channel up"});
 }
 
 static const struct chan_ops chan_ops = {.message = on_message, .closed = on_closed};
@@ -363,7 +375,7 @@ int box_watch(struct box *b, struct error *err)
 	if (!b->chan)
 		return error_errno(err, -errno, "control channel");
 	b->watch = loop_fd_add(backend->loop, b->slot->pidfd, EPOLLIN, on_end, b);
-	b->timer = loop_timer_new(backend->loop, on_claim_timeout, b);
+	b->timer = loop_timer_new(backend->loop, on_timeout, b);
 	if (!b->watch || !b->timer)
 		return error_errno(err, -ENOMEM, "sandbox");
 	backend->config.dns_serve(b->number, b->slot->net.dns_udp, b->slot->net.dns_tcp, b->reach.names, str_of(b->id), backend->config.arg);

@@ -1,5 +1,5 @@
 /* Private to the files of a box: box.c (its states, its end, the control channel), box_create.c, box_adopt.c, box_ask.c (what node asks of a running one), box_network.c,
- * box_save.c (its disk: written out, kept without it). */
+ * box_assign.c (from unassigned to somebody's), box_save.c (its disk: written out, kept without it). */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_BOX_H
 #define CUBICLE_SANDBOX_NAMESPACE_BOX_H
 
@@ -8,9 +8,13 @@
 #include "sandbox/namespace/log_reads.h"
 
 struct chan;
+struct chan_message;
 struct flush;
 
-enum { BOX_CLAIM_SECONDS = 20 }; /* until init must have answered its claim */
+enum {
+	BOX_CLAIM_SECONDS = 20,  /* until init must have answered its claim */
+	BOX_ASSIGN_SECONDS = 10, /* ... and `assign`: it has no more to do for it than to change two views */
+};
 
 enum box_state {
 	BOX_MAKING,    /* a worker owns the slot */
@@ -36,6 +40,8 @@ struct box {
 	bool reported;       /* the asker knows of the end: no released() */
 	bool attaching;      /* a worker attaches a spawner */
 	bool warm;
+	bool unassigned;     /* of a ready pool, until box_assign() */
+	bool ready;          /* what prepared() was told last */
 	char id[33];
 	struct slot *slot;
 	unsigned number;     /* of the slot; valid while has_number */
@@ -45,6 +51,11 @@ struct box {
 	struct network_job *network; /* a change of it under way */
 	struct chan *chan;
 	struct log_reads log_reads;
+	struct {
+		uint64_t request; /* 0: none is under way */
+		box_assigned_fn *done;
+		void *arg;
+	} assign;
 	struct loop_fd *watch;
 	struct loop_timer *timer;
 	struct stats_job *stats; /* being read */
@@ -62,6 +73,11 @@ struct box {
 	struct error error;  /* of the worker */
 	pid_t spawner;
 };
+
+/* box_assign.c: what init says of an unassigned box: true when it was that. */
+bool box_assign_message(struct box *b, const struct chan_message *m);
+/* No answer will come to an assignment under way. */
+void box_assign_failed(struct box *b, const struct error *err);
 
 /* A change of the network policy on a worker (box_network.c). */
 struct network_job;

@@ -24,8 +24,8 @@ static int order_init(struct order *o, const struct box_spec *spec)
 {
 	if (spec->n_layers == 0 || spec->n_layers > BOX_MAX_LAYERS)
 		return -EINVAL;
-	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + spec->services.raw.n +
-		spec->allow_out.raw.n + spec->deny_out.raw.n + 9 + (spec->disk ? strlen(spec->disk) + 1 : 0);
+	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + spec->services.raw.n + spec->ready.raw.n +
+		spec->allow_out.raw.n + spec->deny_out.raw.n + 10 + (spec->disk ? strlen(spec->disk) + 1 : 0);
 	for (size_t i = 0; i < spec->n_layers; i++)
 		size += strlen(spec->layers[i]) + 1;
 	char *at = o->texts = malloc(size);
@@ -40,6 +40,7 @@ static int order_init(struct order *o, const struct box_spec *spec)
 	s->user = put(&at, spec->user);
 	s->workdir = put(&at, spec->workdir);
 	s->services.raw = put(&at, spec->services.raw);
+	s->ready.raw = put(&at, spec->ready.raw);
 	s->allow_out.raw = put(&at, spec->allow_out.raw);
 	s->deny_out.raw = put(&at, spec->deny_out.raw);
 	if (spec->disk)
@@ -194,6 +195,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 		return NULL;
 	}
 	if (r == 0) {
+		b->unassigned = spec->unassigned;
 		order_identity(&b->order);
 		b->state = BOX_MAKING;
 		r = claim_dressed(b);

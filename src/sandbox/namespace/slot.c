@@ -181,6 +181,13 @@ static struct cgroup_limits work_limits(uint32_t memory_mb, uint32_t pids, uint3
 	return (struct cgroup_limits){.memory = (uint64_t)memory_mb << 20, .pids = pids, .cpu_count = cpu_count};
 }
 
+/* Its part of the processors among the sandboxes: what the groups below it have is for each other. */
+static int weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct error *err)
+{
+	int r = cgroups_weigh(h->cgroups, s->name, cpu_count);
+	return r < 0 ? error_errno(err, r, "weight of slot %u", s->number) : 0;
+}
+
 static int make_cgroups(struct host *h, struct slot *s, struct error *err)
 {
 	const struct options *o = h->options;
@@ -190,7 +197,9 @@ static int make_cgroups(struct host *h, struct slot *s, struct error *err)
 	int r = cgroups_create(h->cgroups, s->name, err);
 	if (r == 0)
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_AGENT, &agent, err);
-	return r == 0 ? cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &s->limits, err) : r;
+	if (r == 0)
+		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &s->limits, err);
+	return r == 0 ? weigh(h, s, s->limits.cpu_count, err) : r;
 }
 
 static int give_birth(struct host *h, struct slot *s, struct error *err)
@@ -250,6 +259,8 @@ static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, st
 	if (l.memory != s->limits.memory || l.pids != s->limits.pids || l.cpu_count != s->limits.cpu_count) {
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &l, err);
 		s->limits = l;
+		if (r == 0)
+			r = weigh(h, s, l.cpu_count, err);
 	}
 	if (r == 0 && !reach_is_default(c->reach))
 		r = network_slot_set(h->network, &s->net, c->reach, err);
@@ -288,6 +299,14 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 		msg_set(&m, claim, no_setuid, true);
 	if (spec->services.raw.n)
 		msg_set(&m, claim, services, spec->services);
+	if (spec->unassigned) {
+		msg_set(&m, claim, unassigned, true);
+		if (spec->ready.raw.n)
+			msg_set(&m, claim, ready, spec->ready);
+		int r = weigh(h, s, 0, err);
+		if (r < 0)
+			return r;
+	}
 	return say(s, MSG_ID_claim, &m, err);
 }
 

@@ -1,0 +1,154 @@
+/* Boxes of a ready pool: nobody's until their services are ready and somebody takes them. */
+#include "backend/world.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "config/instance.h"
+#include "sys/cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+
+/* NULL-terminated. */
+static void add_all(struct buf *list, const char *const *words)
+{
+	for (; *words; words++)
+		assert_int_equal(msg_list_add(list, str_of(*words)), 0);
+}
+
+/* Unassigned, with the probe as a service on port 8080 and `script` as the ready command (NULL: none). */
+static void run(struct world *w, struct patient *p, const char *script)
+{
+	cleanup_buf struct buf services = BUF_INIT, envs = BUF_INIT, ready = BUF_INIT;
+	struct box_spec spec = world_spec(w, "iassign");
+	world_add_service(&services, "probe", "user", "8080", "/bin/probe serve");
+	msg_map_add(&envs, STR("A"), STR("of-nobody"));
+	msg_map_add(&envs, STR("B"), STR("of-nobody"));
+	if (script)
+		add_all(&ready, (const char *const[]){"/bin/sh", "-c", script, NULL});
+	spec.services.raw = buf_str(&services);
+	spec.ready.raw = buf_str(&ready);
+	spec.envs.raw = buf_str(&envs);
+	spec.token = STR("of-nobody");
+	spec.unassigned = true;
+	patient_create(w, p, &spec);
+	wait_for(w, &p->started, "a sandbox to start");
+	if (p->failed)
+		fail_msg("%s", p->error.message);
+}
+
+static void start(struct world *w, const char *pool)
+{
+	world_init(w);
+	world_set(w, "pool.min", pool);
+	world_set(w, "pool.max", pool);
+	world_start(w);
+	world_ready(w);
+}
+
+static void stop(struct world *w, struct patient *p)
+{
+	patient_kill(w, p);
+	world_stop(w);
+	world_done(w);
+}
+
+/* What it counts for among the sandboxes; 0 where the machine's cgroups have no weights. */
+static unsigned weight(struct world *w, const struct patient *p)
+{
+	struct instance i;
+	struct cgroup_layout l;
+	char path[640];
+	cleanup_buf struct buf mounts = BUF_INIT, text = BUF_INIT;
+	const char *slot = strstr(p->handle.text, "slot="), *v1 = NULL;
+	instance_of(&w->options, &i);
+	assert_non_null(slot);
+	assert_int_equal(file_read(AT_FDCWD, "/proc/self/mounts", 4 << 20, &mounts), 0);
+	assert_int_equal(cgroup_layout_parse(buf_str(&mounts), &l), 0);
+	for (size_t k = 0; k < l.n_v1; k++)
+		if (l.v1[k].cpu)
+			v1 = l.v1[k].path;
+	snprintf(path, sizeof(path), "%s/%s/s%d/%s", v1 ? v1 : l.v2, i.cgroup, atoi(slot + 5), v1 ? "cpu.shares" : "cpu.weight");
+	return file_read(AT_FDCWD, path, 64, &text) < 0 ? 0 : (unsigned)atoi(buf_cstr(&text));
+}
+
+/* Says a request to envd: its answer. */
+static void ask(struct world *w, struct patient *p, const char *request, struct buf *answer)
+{
+	int fd = world_open(w, p, 49983);
+	assert_true(fd >= 0);
+	assert_int_equal(fd_write_all(fd, request, strlen(request)), 0);
+	for (int rounds = 0;;) {
+		char bytes[4096];
+		struct pollfd q = {.fd = fd, .events = POLLIN};
+		loop_turn(w->loop, 0);
+		if (poll(&q, 1, 20) > 0) {
+			ssize_t n = read(fd, bytes, sizeof(bytes));
+			if (n <= 0)
+				break;
+			buf_add(answer, bytes, (size_t)n);
+		} else if (rounds++ > 1500) {
+			fail_msg("envd is silent");
+		}
+	}
+	close(fd);
+}
+
+static void it_becomes_somebodys(void **state)
+{
+	struct world w;
+	struct patient p;
+	cleanup_buf struct buf envs = BUF_INIT, answer = BUF_INIT;
+	start(&w, "0");
+	run(&w, &p, NULL);
+	wait_for(&w, &p.prepared, "the services");
+	unsigned least = weight(&w, &p);
+	ask(&w, &p, "GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: of-nobody\r\nConnection: close\r\n\r\n", &answer);
+	assert_non_null(strstr(buf_cstr(&answer), "{\"A\":\"of-nobody\",\"B\":\"of-nobody\"}"));
+	msg_map_add(&envs, STR("A"), STR("of-somebody"));
+	patient_assign(&w, &p, &envs, "of-somebody");
+	assert_string_equal(p.assignment.message, "");
+	/* The old token is no one's any more, the new one is wanted at once, and nothing of the old variables is there. */
+	buf_clear(&answer);
+	ask(&w, &p, "GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: of-nobody\r\nConnection: close\r\n\r\n", &answer);
+	assert_non_null(strstr(buf_cstr(&answer), "HTTP/1.1 401"));
+	buf_clear(&answer);
+	ask(&w, &p, "GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: of-somebody\r\nConnection: close\r\n\r\n", &answer);
+	assert_non_null(strstr(buf_cstr(&answer), "\r\n\r\n{\"A\":\"of-somebody\"}"));
+	assert_true(least == 0 || (least <= 2 && weight(&w, &p) > 50));
+	stop(&w, &p);
+}
+
+static void what_is_started_then_has_the_new_variables(void **state)
+{
+	struct world w;
+	struct patient p;
+	cleanup_buf struct buf envs = BUF_INIT;
+	start(&w, "2");
+	run(&w, &p, "test \"$A $(id -u) $PWD\" = 'of-nobody 1000 /home/user'");
+	wait_for(&w, &p.prepared, "the ready command");
+	msg_map_add(&envs, STR("A"), STR("of-somebody"));
+	patient_assign(&w, &p, &envs, "");
+	assert_string_equal(p.assignment.message, "");
+	expect_inside(&w, &p, "echo $A$B", "of-somebody\n");
+	/* Of a service, its next start. */
+	expect_inside(&w, &p, "echo who | nc 127.0.0.1 8080 | cut -d' ' -f2-", "1000 of-nobody /home/user\n");
+	expect_inside(&w, &p, "echo die | nc 127.0.0.1 8080; echo who | nc 127.0.0.1 8080 | cut -d' ' -f2-", "1000 of-somebody /home/user\n");
+	/* It has its owner. */
+	const struct box_assignment again = {.token = STR("x")};
+	assert_int_equal(box_assign(p.box, &again, NULL, NULL), -EAGAIN);
+	stop(&w, &p);
+}
+
+int main(void)
+{
+	if (!world_possible())
+		return 77;
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(it_becomes_somebodys),
+		cmocka_unit_test(what_is_started_then_has_the_new_variables),
+	};
+	cmocka_set_test_filter(getenv("CMOCKA_TEST_FILTER"));
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
