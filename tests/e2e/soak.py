@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 import traceback
+import urllib.parse
 
 import e2b
 from e2b import Sandbox
@@ -355,6 +356,14 @@ class Client(threading.Thread):
         (status, told), _ = self.again(f"{box.id}: info", lambda: self.raw.api("GET", f"/sandboxes/{box.id}", expect=(200, 404)))
         return told["state"] if status == 200 else told.get("lastTermination", "gone without a reason")
 
+    def tidy(self, box):
+        """Calls that were cut may have made sandboxes of which nobody was told, and which hold what others ask for."""
+        known = {b.id for b in self.boxes}
+        which = urllib.parse.urlencode({"metadata": urllib.parse.urlencode({"soak": self.soak.seed, "client": self.number}), "limit": 100})
+        (_, listed), _ = self.again("list", lambda: self.raw.api("GET", f"/v2/sandboxes?{which}"))
+        for lost in [b["sandboxID"] for b in listed if b["sandboxID"] not in known]:
+            self.again(f"{lost}: kill, known to nobody", lambda: self.raw.api("DELETE", f"/sandboxes/{lost}", expect=(204, 404)))
+
     def step(self):
         if not self.boxes or (len(self.boxes) < MAX_BOXES and self.random.random() < 0.2):
             self.create()
@@ -387,7 +396,7 @@ class Client(threading.Thread):
 
 
 class Soak:
-    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 3, "snapshot": 2, "start_again": 1, "rollback": 2, "forget": 1, "kill": 2}
+    actions = {"write": 6, "read": 2, "execute": 4, "begin": 2, "pause": 4, "fork": 3, "snapshot": 2, "start_again": 1, "rollback": 2, "forget": 1, "kill": 2, "tidy": 1}
 
     def __init__(self, server, seed, minutes, clients, between_kills):
         self.server, self.seed = server, seed
@@ -421,6 +430,7 @@ class Soak:
         for c in self.clients:
             c.join(PATIENCE * 3)
             assert not c.is_alive(), "it hangs: " + self.tell(c)
+        for c in self.clients:
             assert c.failure is None, self.tell(c)
         for c in self.clients:
             try:
