@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import select
 import shutil
 import signal
 import socket
@@ -201,9 +202,14 @@ class Server:
         return out
 
     def kill_process(self, name):
-        """kill -9 of one process of the server by its pid; "serve" too."""
+        """kill -9 of one process of the server by its pid; "serve" too. It is dead when this returns: it takes no connection and answers nothing any more."""
         pid = self.process.pid if name == "serve" else self.children()[name]
-        os.kill(pid, signal.SIGKILL)
+        process = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            select.select([process], [], [])
+        finally:
+            os.close(process)
         return pid
 
     def kill_all_sandboxes(self):

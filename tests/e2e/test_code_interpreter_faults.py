@@ -150,8 +150,7 @@ def test_case_systemd_a_killed_service_is_started_again(server):
         assert b.run_code("x", **PATIENT).error.name == "NameError"
         # Kernels do not outlive the service that started them.
         assert b.commands.run(f"test -d /proc/{kernel} && cat /proc/{kernel}/comm || echo gone").stdout == "gone\n"
-        pythons = b.commands.run("pgrep -fc 'launch.py' || true", user="root").stdout
-        assert int(pythons) <= 2
+        wait_for(lambda: int(b.commands.run("pgrep -fc 'launch.py' || true", user="root").stdout) <= 2, 60, "the kernels of killed services to be gone")
         logged = json.dumps(server.call("GET", f"/v2/sandboxes/{b.sandbox_id}/logs")[1])
         assert "code-interpreter" in logged and "signal: killed" in logged
 

@@ -129,13 +129,25 @@ def test_010_what_was_paused_outlives_a_restart_and_a_reboot(own_server):
 def test_the_timeout_of_a_command_stands_still_while_it_is_paused(server):
     box = Sandbox.create("base", timeout=600)
     try:
-        box.commands.run("for i in $(seq 40); do sleep 0.05; done; echo whole >/home/user/done", background=True, timeout=6)
-        box.commands.run("echo $$ >/home/user/pid; exec sleep 1000", background=True, timeout=6)
-        assert call(server, box, PAUSE)[0] == 204
-        time.sleep(7)
-        assert call(server, box, CONNECT)[0] == 201
-        wait_for(lambda: box.files.exists("/home/user/done"), 60, "a command to go on")
-        wait_for(lambda: box.commands.run("kill -0 $(cat /home/user/pid) 2>/dev/null || echo ended").stdout == "ended\n", 60, "a command's timeout to pass")
+        for seconds in (4, 8, 16, 32):
+            begun = time.monotonic()
+            pid = box.commands.run("echo on; while [ ! -e /home/user/go ]; do sleep 0.05; done; echo whole >/home/user/done; exec sleep 1000", background=True, timeout=seconds).pid
+            assert call(server, box, PAUSE)[0] == 204
+            ran = time.monotonic() - begun
+            time.sleep(seconds + 1)
+            begun = time.monotonic()
+            assert call(server, box, CONNECT)[0] == 201
+            box.files.write("/home/user/go", "")
+            ended = "kill -0 %d 2>/dev/null || echo ended" % pid
+            wait_for(lambda: box.files.exists("/home/user/done") or box.commands.run(ended).stdout, 60, "a command to go on")
+            if box.files.exists("/home/user/done"):
+                break
+            assert ran + time.monotonic() - begun > seconds, "its timeout went on while it was paused"
+            # The machine is slower than that.
+            box.files.remove("/home/user/go")
+        else:
+            raise AssertionError("every timeout was over before a command could go on")
+        wait_for(lambda: box.commands.run(ended).stdout == "ended\n", 60, "a command's timeout to pass")
     finally:
         box.kill()
 

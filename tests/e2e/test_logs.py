@@ -132,7 +132,7 @@ def test_the_log_of_one_that_ended_outlives_node_and_front(own_server):
     box = Sandbox.create("base", api_key=s.api_key, api_url=s.url, sandbox_url=s.url)
     box.commands.run("echo here")
     box.kill()
-    entries = v2(s, box, direction="forward")
+    entries = wait_for(lambda: (e := v2(s, box, direction="forward")) and lifecycle(e)[-1][0] == "ended" and e, 60, "its end in the log")
     assert lifecycle(entries)[-1] == ("ended", {"reason": "killed"}) and commands(entries)[0].endswith("echo here")
     for name in ("node", "front"):
         s.kill_process(name)

@@ -111,6 +111,6 @@ def test_it_is_not_on_the_public_listener_and_nothing_else_is_on_its_own(monitor
 
 
 def test_a_restarted_node_comes_back(monitor):
-    monitor.server.kill_process("node")
-    wait_for(lambda: monitor.samples()["cubicle_node_up"][()] == 1, 60, "the node")
-    assert monitor.samples()["cubicle_sandbox_ends_total"]
+    old = monitor.server.kill_process("node")
+    wait_for(lambda: monitor.server.children().get("node", old) != old, 60, "a new node")
+    wait_for(lambda: (s := monitor.samples())["cubicle_node_up"][()] == 1 and "cubicle_sandbox_ends_total" in s, 60, "the node's own figures")

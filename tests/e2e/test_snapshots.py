@@ -168,7 +168,7 @@ def test_snapshots_outlive_their_sandbox_and_the_server(own_server):
     # Paused with its disk only, its fork's copy must stay.
     assert s.call("POST", f"/sandboxes/{child.sandbox_id}/pause", {"memory": False})[0] == 204
     assert Sandbox.delete_snapshot(one, **client(s)) is True
-    assert len(images(s)) == 1
+    wait_for(lambda: len(images(s)) == 1, 60, "the snapshot's image to go")
     s.stop()
     s.start()
     child = Sandbox.connect(child.sandbox_id, timeout=60, **client(s))

@@ -88,7 +88,7 @@ def test_100_a_watcher_tells_what_commands_do(sandbox):
     handle.stop()
     with pytest.raises(Exception, match="stopped"):
         handle.get_new_events()
-    assert "cubicle-watch" not in sandbox.commands.run("ps -eo comm").stdout
+    wait_for(lambda: "cubicle-watch" not in sandbox.commands.run("ps -eo comm").stdout, 60, "its process to be gone")
 
 
 def test_each_change_has_its_event_and_children_only_without_recursive(sandbox):
@@ -193,7 +193,7 @@ def test_f74_a_removed_directory_is_told_and_then_silent(sandbox):
     assert handle.get_new_events() == []
     handle.stop()
     outer.stop()
-    assert kept(sandbox)[1] == 0
+    wait_for(lambda: kept(sandbox)[1] == 0, 60, "the instances to go")
 
 
 def test_renamed_directories_go_on_under_their_new_names(sandbox):
@@ -355,7 +355,7 @@ def test_watchers_at_once(sandbox):
     in_threads([lambda h=h: told.append(pairs(all_events(h, ("create", "d/f")))) for h in handles])
     assert len(told) == 100 and all(("create", "d") in events for events in told)
     in_threads([h.stop for h in handles])
-    assert kept(sandbox)[1] == 0
+    wait_for(lambda: kept(sandbox)[1] == 0, 60, "the instances to go")
 
 
 # Takes inotify instances, in as many processes as that needs, until there are no more; writes how many, and keeps them.

@@ -2,10 +2,22 @@
 import base64
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
 import time
+
+
+def free_port():
+    """One that no client's connection takes before it is listened on: below the range that the kernel gives out."""
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", random.randrange(10240, 32000)))
+                return s.getsockname()[1]
+            except OSError:
+                pass
 
 
 class Envd:
@@ -13,10 +25,7 @@ class Envd:
 
     def __init__(self, *args):
         self.clients = []
-        probe = socket.socket()
-        probe.bind(("127.0.0.1", 0))
-        self.port = probe.getsockname()[1]
-        probe.close()
+        self.port = free_port()
         self.process = subprocess.Popen(
             [os.environ["ENVD_HOST"], str(self.port), *args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -282,7 +291,7 @@ class StreamError(Exception):
         self.message = error["message"]
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=120):
     """Waits for something that happens in another process."""
     end = time.monotonic() + seconds
     while not condition():

@@ -67,6 +67,19 @@ class Case(unittest.TestCase):
     def send(self, pid, data, kind="stdin", **headers):
         return self.envd.unary("SendInput", {"process": {"pid": pid}, "input": {kind: b64(data)}}, **headers)
 
+    def start_with_deadline(self, command):
+        """A shell command with a deadline that was not over when its first line had come: (stream, the line)."""
+        for seconds in (1, 4, 16, 64):
+            s = self.envd.start(["/bin/sh", "-c", command], headers={"Connect_Timeout_Ms": str(1000 * seconds)})
+            name, value = s.event()
+            if name == "start":
+                s.pid = value["pid"]
+                name, value = s.event()
+                if name == "data":
+                    return s, base64.b64decode(value["stdout"])
+            s.close()  # the machine is slower than that
+        self.fail("every deadline was over before a command wrote a line")
+
     def signal(self, pid, name="SIGNAL_SIGKILL", **more):
         return self.envd.unary("SendSignal", {"process": {"pid": pid}, "signal": name, **more})
 
@@ -455,9 +468,8 @@ class Life(Case):
         s.close()
 
     def test_058_timeout_kills_the_group_and_ends_the_stream(self):
-        s = self.envd.start(["/bin/sh", "-c", "sleep 100 & echo $!; sleep 101"], headers={"Connect_Timeout_Ms": "3000"})
-        s.started()
-        child = int(base64.b64decode(s.event()[1]["stdout"]))
+        s, line = self.start_with_deadline("sleep 100 & echo $!; sleep 101")
+        child = int(line)
         with self.assertRaises(StreamError) as raised:
             s.finish()
         self.assertEqual(raised.exception.code, "deadline_exceeded")
@@ -465,9 +477,8 @@ class Life(Case):
         s.close()
 
     def test_timeout_after_the_leader_has_gone(self):
-        s = self.envd.start(["/bin/sh", "-c", "sleep 100 & echo $!"], headers={"Connect_Timeout_Ms": "3000"})
-        s.started()
-        child = int(base64.b64decode(s.event()[1]["stdout"]))
+        s, line = self.start_with_deadline("sleep 100 & echo $!")
+        child = int(line)
         with self.assertRaises(StreamError) as raised:
             s.finish()
         self.assertEqual(raised.exception.code, "deadline_exceeded")
@@ -475,9 +486,8 @@ class Life(Case):
         s.close()
 
     def test_timeout_leaves_daemons(self):
-        s = self.envd.start(["/bin/sh", "-c", "setsid sleep 100 >/dev/null 2>&1 & echo $!; sleep 101"], headers={"Connect_Timeout_Ms": "3000"})
-        s.started()
-        child = int(base64.b64decode(s.event()[1]["stdout"]))
+        s, line = self.start_with_deadline("setsid sleep 100 >/dev/null 2>&1 & while [ $(ps -o sid= -p $!) != $! ]; do :; done; echo $!; sleep 101")
+        child = int(line)
         with self.assertRaises(StreamError):
             s.finish()
         until(lambda: gone(s.pid))
@@ -486,11 +496,14 @@ class Life(Case):
         s.close()
 
     def test_a_process_outlives_its_client_and_not_its_timeout(self):
-        s = self.envd.start(["/bin/sleep", "100"], headers={"Connect_Timeout_Ms": "3000"})
-        pid = s.started()
+        kept = self.envd.start(["/bin/sleep", "100"])
+        kept.started()
+        kept.close()
+        s, _ = self.start_with_deadline("echo on; exec sleep 100")
         s.close()
-        self.assertFalse(gone(pid))
-        until(lambda: gone(pid))
+        until(lambda: gone(s.pid))
+        self.assertFalse(gone(kept.pid))
+        self.signal(kept.pid)
 
     def test_timeout_of_zero_is_none(self):
         s = self.envd.start(["/bin/sleep", "0.2"], headers={"Connect_Timeout_Ms": "0"})
@@ -548,6 +561,7 @@ class Life(Case):
         s.close()
 
     def test_list(self):
+        until(lambda: self.envd.unary("List", {}) == (200, {"processes": []}))  # those of other tests may still be about to end
         a = self.envd.start(["/bin/bash", "-c", "sleep 100; :"], cwd="/tmp", envs={"X": "é\n"}, tag="one")
         b = self.envd.start(["/bin/sleep", "100"], pty={"size": {"cols": 80, "rows": 24}})
         a.started()
@@ -1070,8 +1084,8 @@ class Spawner(Case):
         s = self.envd.start(["/bin/true"])
         s.finish()
         s.close()
+        until(lambda: len(self.envd.children()) == 1)
         spawner = list(self.envd.children())
-        self.assertEqual(len(spawner), 1)
         hold(spawner[0])
         s = self.envd.start(["/bin/sleep", "100"], headers={"Connect_Timeout_Ms": "200"})
         self.assertEqual(s.error()["code"], "deadline_exceeded")

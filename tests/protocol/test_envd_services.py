@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from envd import Envd, until
+from envd import Envd, free_port, until
 
 # Answers every connection with what it finds itself to be; "die", "shutdown" and "nonblock" in the request do that.
 SERVER = """
@@ -29,12 +29,6 @@ while True:
     c.sendall(json.dumps(me).encode())
     c.close()
 """
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Case(unittest.TestCase):
@@ -65,7 +59,7 @@ class Case(unittest.TestCase):
         return json.loads(body)
 
     def ask(self, word=b"hello"):
-        with socket.create_connection(("127.0.0.1", self.port), 20) as c:
+        with socket.create_connection(("127.0.0.1", self.port), 60) as c:
             c.sendall(word)
             text = b""
             while data := c.recv(65536):
@@ -169,7 +163,7 @@ class Case(unittest.TestCase):
         first = self.ask()["pid"]
         os.kill(first, signal.SIGKILL)
         until(lambda: first not in self.envd.children())
-        waiting = [socket.create_connection(("127.0.0.1", self.port), 20) for _ in range(100)]
+        waiting = [socket.create_connection(("127.0.0.1", self.port), 60) for _ in range(100)]
         for c in waiting:
             c.sendall(b"hello")
         pids = set()

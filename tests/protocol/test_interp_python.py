@@ -6,7 +6,7 @@ import socket
 import tempfile
 import unittest
 
-from interp import FakeEnvd, Interp, kinds, of, spec
+from interp import FakeEnvd, Interp, kinds, of, spec, until
 
 KERNELS = "/usr/share/jupyter/kernels"
 
@@ -137,11 +137,15 @@ class Executions(Case):
 
     def test_one_who_left_the_queue_is_not_run(self):
         context = self.context()
-        first = self.service.begin("import time\nprint('on', flush=True)\ntime.sleep(1)\nran = []", context_id=context)
+        go = self.service.dir + "/go-on"
+        first = self.service.begin("import os, time\nprint('on', flush=True)\nwhile not os.path.exists(%r): time.sleep(0.01)\nran = []" % go, context_id=context)
         first.until("stdout")
         second = self.service.begin("ran.append(2)", context_id=context)
         third = self.service.begin("ran.append(3)", context_id=context)
+        fds = self.service.fds()
         second.close()
+        until(lambda: self.service.fds() < fds, "the service knows that he left")
+        open(go, "w").close()
         first.rest()
         third.rest()
         self.assertEqual(self.value("ran", context_id=context), "[3]")
