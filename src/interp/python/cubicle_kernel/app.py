@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 
 # Neither is of use to a kernel that is only asked to execute, and both are loaded by ipykernel 6 at its start. Users can import them.
 _UNUSED = ("debugpy", "jedi")
@@ -21,11 +22,12 @@ finally:
         del sys.modules[_name]
 
 from IPython.paths import get_ipython_dir
-from traitlets import Type
+from traitlets import Float, Type
 from traitlets.config import Config
 
 from . import imports, pictures
 from .shell import Shell
+from .warmup import warm_up
 
 
 def _mark_boxes(module):
@@ -41,10 +43,25 @@ def _in_cell(frame):
     return frame is not None
 
 
+class _NoThread:
+    """Stands where ipykernel has its thread for the shell channel: that one only passes each message on to the main thread, and each answer back."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self):
+        return False
+
+
 class Kernel(IPythonKernel):
     """ipykernel's kernel with our shell, and cells with `await` that can be interrupted."""
 
     shell_class = Type(Shell)
+    # ipykernel sleeps before each reply, for clients that take it for the end. Ours waits for the message that says idle, and that one is behind all output.
+    _execute_sleep = Float(0).tag(config=True)
+
+    @property
+    def _supports_kernel_subshells(self):
+        return False
 
     def start(self):
         """As the base class, without its word about the debugger that is not there."""
@@ -93,13 +110,23 @@ class KernelApp(IPKernelApp):
         config.Session.unpacker = "cubicle_kernel.packing.unpack"
         # The history of a sandbox's kernels is read by nobody: no file, no lock between kernels, nothing to fail on a full disk.
         config.HistoryManager.hist_file = ":memory:"
+        config.KernelApp.outstream_class = "cubicle_kernel.streams.Stream"
         self.update_config(config)
         super().load_config_file(suppress_errors)
 
+    def init_control(self, context):
+        """As the base class, without a thread between the shell channel and the main thread."""
+        super().init_control(context)
+        thread = getattr(self, "shell_channel_thread", None)
+        if thread is not None:
+            thread.io_loop.close(all_fds=True)
+            self.shell_channel_thread = _NoThread()
+
     def init_shell(self):
-        """Also waits for the libraries that we add something to."""
+        """Also warms up, before anything of the user's own profile runs, and waits for the libraries that we add something to."""
         super().init_shell()
         if self.shell:
+            warm_up(self.kernel)
             pictures.arm(self.shell)
             imports.when_imported("matplotlib.axes._axes", _mark_boxes)
             imports.install()
