@@ -26,7 +26,7 @@ enum {
 struct service {
 	const char *name, *user;
 	uint16_t port;
-	const char *const *command;
+	const char *const *command, *const *ready;
 };
 
 /* A template that this command knows. */
@@ -39,7 +39,8 @@ struct kind {
 
 /* A kernel of a machine that starts many sandboxes at once may be slow to come; who waits for it has limits of his own. */
 static const char *const interpreter_command[] = {"/usr/lib/cubicle/cubicle-interp", "--envd", "http://127.0.0.1:49983", "--start-timeout", "300", NULL};
-static const struct service interpreter = {"code-interpreter", "root", 49999, interpreter_command};
+static const char *const interpreter_ready[] = {"/usr/lib/cubicle/cubicle-interp", "--probe", "49999", NULL};
+static const struct service interpreter = {"code-interpreter", "root", 49999, interpreter_command, interpreter_ready};
 
 static const struct kind kinds[] = {
 	{.name = "base", .layers = {&recipe_base}},
@@ -186,6 +187,8 @@ static int describe(const struct kind *k, const struct template *old, struct tem
 	snprintf(t->alias, sizeof(t->alias), "%s", k->name);
 	if (k->service && template_add_service(t, k->service->name, k->service->user, k->service->port, k->service->command) < 0)
 		return error_set(err, -E2BIG, 500, "template %s: its service is too big", k->name);
+	if (k->service && template_set_ready(t, k->service->ready) < 0)
+		return error_set(err, -E2BIG, 500, "template %s: its ready command is too long", k->name);
 	return 0;
 }
 

@@ -2,6 +2,7 @@
  * cubicle-interp: the code interpreter of a sandbox (e2b.md C). It serves on descriptor 3 when it is started
  * with LISTEN_FDS=1 (sd_listen_fds), else on --listen.
  */
+#include "interp/probe.h"
 #include "interp/server.h"
 
 #include "base/clock.h"
@@ -20,9 +21,12 @@
 
 #define LAST_TIME (2 * NS_PER_S)
 
+enum { PROBE_SECONDS = 60 };
+
 static const char usage[] =
 	"cubicle-interp [--listen ADDRESS:PORT] [--kernels DIR[:DIR]] [--user NAME] [--envd URL] [--start "
 	"LANGUAGE[,LANGUAGE]] [--run-dir DIR] [--start-timeout SECONDS]\n"
+	"cubicle-interp --probe PORT\n"
 	"  --listen         where it serves, unless the socket is passed as descriptor 3 with LISTEN_FDS=1\n"
 	"  --kernels        directories with kernel specs "
 	"(/usr/local/share/jupyter/kernels:/usr/share/jupyter/kernels)\n"
@@ -30,11 +34,12 @@ static const char usage[] =
 	"  --envd           where the sandbox's variables are asked for, http://ADDRESS:PORT (none)\n"
 	"  --start          languages whose default context is started at once (python,javascript)\n"
 	"  --run-dir        a directory of its own for connection files and sockets (/run/cubicle-interp)\n"
-	"  --start-timeout  how long a kernel may take until it is ready (60)\n";
+	"  --start-timeout  how long a kernel may take until it is ready (60)\n"
+	"  --probe          asks the one that serves on this port of 127.0.0.1 whether its languages have started, and waits for it: ends with 0 when they have\n";
 
 struct settings {
 	const char *listen, *kernels, *user, *envd, *start, *run_dir;
-	uint64_t start_timeout;
+	uint64_t start_timeout, probe /* a port; 0 = serves itself */;
 };
 
 static _Noreturn void die(const char *what, const char *why)
@@ -49,7 +54,7 @@ static int parse(struct settings *s, int argc, char **argv)
 		{"kernels", required_argument, NULL, 'k'}, {"user", required_argument, NULL, 'u'},
 		{"envd", required_argument, NULL, 'e'}, {"start", required_argument, NULL, 's'},
 		{"run-dir", required_argument, NULL, 'r'}, {"start-timeout", required_argument, NULL, 't'},
-		{0}};
+		{"probe", required_argument, NULL, 'p'}, {0}};
 	int c;
 	while ((c = getopt_long(argc, argv, "", options, NULL)) >= 0) {
 		if (c == 'l')
@@ -64,6 +69,8 @@ static int parse(struct settings *s, int argc, char **argv)
 			s->start = optarg;
 		else if (c == 'r')
 			s->run_dir = optarg;
+		else if (c == 'p' && str_to_u64(str_of(optarg), &s->probe) == 0 && s->probe > 0 && s->probe <= 65535)
+			continue;
 		else if (c != 't' || str_to_u64(str_of(optarg), &s->start_timeout) < 0 || !s->start_timeout ||
 			 s->start_timeout > 3600)
 			return -EINVAL;
@@ -182,6 +189,12 @@ int main(int argc, char **argv)
 	if (parse(&s, argc, argv) < 0) {
 		fputs(usage, stderr);
 		return 2;
+	}
+	if (s.probe) {
+		struct error err = {0};
+		if (probe_health((uint16_t)s.probe, PROBE_SECONDS, &err) == 0)
+			return 0;
+		die("not ready", err.message);
 	}
 	/* Its memory holds tokens and code; what runs as the same user shall not trace it. */
 	prctl(PR_SET_DUMPABLE, 0);

@@ -132,18 +132,20 @@ void live_new_identity(struct node *n, struct sandbox *s)
 /* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
 static int start_of_template(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
-	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT;
+	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT, ready = BUF_INIT;
 	int r = live_merge_envs(s, (struct msg_map){STR("")}, envs, &all, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < t->n_layers; i++)
 		msg_list_add(&layers, str_of(t->layers[i].file));
-	if (layers.failed || template_encode_services(t, &services) < 0)
+	if (layers.failed || template_encode_services(t, &services) < 0 || template_encode_ready(t, &ready) < 0)
 		return error_errno(err, -ENOMEM, "create");
 	struct msg_start m = {
 		.layers = {buf_str(&layers)}, .user = str_of(t->user), .workdir = str_of(t->workdir), .envs = {buf_str(&all)},
 		.services = {buf_str(&services)}, .nested_userns = t->nested_userns, .no_setuid = t->no_setuid,
 	};
+	if (buf_len(&ready))
+		msg_set(&m, start, ready, (struct msg_list){buf_str(&ready)});
 	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
@@ -280,7 +282,7 @@ struct box *node_start_box(struct node *n, const struct sandbox *s, const char *
 		.id = str_of(s->id), .template_id = str_of(s->template_id), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
 		.pids = (uint32_t)n->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
 		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
-		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .disk = disk,
+		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .ready = start.ready, .disk = disk,
 	};
 	cleanup_free char *paths = layer_paths(n, start.layers, &spec, err);
 	return paths ? box_create(n->backend, &spec, ops, arg, err) : NULL;

@@ -16,30 +16,41 @@ static bool made_of(const char *s, const char *letters)
 	return *s && s[strspn(s, letters)] == '\0';
 }
 
-static int add_argument(struct template_service *s, size_t *used, struct str argument)
+static int add_argument(struct template_command *c, size_t *used, struct str argument)
 {
-	if (s->n_args == TEMPLATE_MAX_ARGS || argument.n >= sizeof(s->command) - *used)
+	if (c->n_args == TEMPLATE_MAX_ARGS || argument.n >= sizeof(c->text) - *used)
 		return -E2BIG;
-	memcpy(s->command + *used, argument.p, argument.n);
-	s->command[*used + argument.n] = '\0';
+	memcpy(c->text + *used, argument.p, argument.n);
+	c->text[*used + argument.n] = '\0';
 	*used += argument.n + 1;
-	s->n_args++;
+	c->n_args++;
+	return 0;
+}
+
+static int set_command(struct template_command *c, const char *const *command)
+{
+	size_t used = 0;
+	*c = (struct template_command){0};
+	for (; *command; command++)
+		if (add_argument(c, &used, str_of(*command)) < 0)
+			return -E2BIG;
 	return 0;
 }
 
 int template_add_service(struct template *t, const char *name, const char *user, uint16_t port, const char *const *command)
 {
 	struct template_service s = {.port = port};
-	size_t used = 0;
-	if (t->n_services == TEMPLATE_MAX_SERVICES || strlen(name) >= sizeof(s.name) || strlen(user) >= sizeof(s.user))
+	if (t->n_services == TEMPLATE_MAX_SERVICES || strlen(name) >= sizeof(s.name) || strlen(user) >= sizeof(s.user) || set_command(&s.command, command) < 0)
 		return -E2BIG;
 	strcpy(s.name, name);
 	strcpy(s.user, user);
-	for (; *command; command++)
-		if (add_argument(&s, &used, str_of(*command)) < 0)
-			return -E2BIG;
 	t->services[t->n_services++] = s;
 	return 0;
+}
+
+int template_set_ready(struct template *t, const char *const *command)
+{
+	return set_command(&t->ready, command);
 }
 
 static bool take_text(const json_t *j, char *to, size_t size)
@@ -52,16 +63,17 @@ static bool take_text(const json_t *j, char *to, size_t size)
 	return true;
 }
 
-static bool take_command(struct template_service *s, const json_t *j)
+static bool take_command(struct template_command *c, const json_t *j)
 {
 	size_t used = 0, i;
 	json_t *argument;
+	*c = (struct template_command){0};
 	if (!json_is_array(j))
 		return false;
 	json_array_foreach(j, i, argument)
 	{
 		struct str text = json_str(argument);
-		if (!json_is_string(argument) || memchr(text.p, '\0', text.n) || add_argument(s, &used, text) < 0)
+		if (!json_is_string(argument) || memchr(text.p, '\0', text.n) || add_argument(c, &used, text) < 0)
 			return false;
 	}
 	return true;
@@ -88,7 +100,7 @@ static bool take_one(struct template_service *s, const json_t *j)
 		bool good = str_is(k, "name") ? take_text(v, s->name, sizeof(s->name))
 			: str_is(k, "user") ? take_text(v, s->user, sizeof(s->user))
 			: str_is(k, "port") ? take_port(v, &s->port)
-					    : str_is(k, "command") && take_command(s, v);
+					    : str_is(k, "command") && take_command(&s->command, v);
 		if (!good)
 			return false;
 	}
@@ -107,6 +119,16 @@ bool services_take(struct template *t, const json_t *j)
 	return true;
 }
 
+bool ready_take(struct template *t, const json_t *j)
+{
+	return take_command(&t->ready, j) && t->ready.n_args;
+}
+
+static bool is_absolute(const struct template_command *c)
+{
+	return c->n_args && c->text[0] == '/';
+}
+
 const char *services_wrong(const struct template *t)
 {
 	for (size_t i = 0; i < t->n_services; i++) {
@@ -115,7 +137,7 @@ const char *services_wrong(const struct template *t)
 			return "services: name: 1 to 32 characters of [a-z0-9_-]";
 		if (!made_of(s->user, user_letters))
 			return "services: user: 1 to 32 characters of [a-z0-9_.-]";
-		if (s->n_args == 0 || s->command[0] != '/')
+		if (!is_absolute(&s->command))
 			return "services: command: 1 to 16 strings, 768 bytes in all, the first an absolute path";
 		if (s->port == AGENT_PORT || s->port == DNS_PORT)
 			return "services: port: 49983 and 53 are taken by the sandbox's own agent and resolver";
@@ -123,27 +145,54 @@ const char *services_wrong(const struct template *t)
 			if (strcmp(s->name, t->services[j].name) == 0 || (s->port && s->port == t->services[j].port))
 				return "services: two have the same name or port";
 	}
+	if (t->ready.n_args && !is_absolute(&t->ready))
+		return "ready: 1 to 16 strings, 768 bytes in all, the first an absolute path";
+	if (t->ready.n_args && !t->n_services)
+		return "ready: there are no services that could be ready";
 	return NULL;
+}
+
+static void serialize_command(const struct template_command *c, struct buf *to)
+{
+	const char *at = c->text;
+	buf_add_c(to, "[");
+	for (size_t i = 0; i < c->n_args; i++, at += strlen(at) + 1) {
+		buf_add_c(to, i ? ", " : "");
+		json_quote(to, str_of(at));
+	}
+	buf_add_c(to, "]");
 }
 
 void services_serialize(const struct template *t, struct buf *to)
 {
 	for (size_t i = 0; i < t->n_services; i++) {
 		const struct template_service *s = &t->services[i];
-		const char *at = s->command;
 		buf_addf(to, i ? ", " : ",\n  \"services\": [");
-		buf_addf(to, "{\"name\": \"%s\", \"command\": [", s->name);
-		for (size_t j = 0; j < s->n_args; j++, at += strlen(at) + 1) {
-			buf_add_c(to, j ? ", " : "");
-			json_quote(to, str_of(at));
-		}
-		buf_add_c(to, "]");
+		buf_addf(to, "{\"name\": \"%s\", \"command\": ", s->name);
+		serialize_command(&s->command, to);
 		if (s->port)
 			buf_addf(to, ", \"port\": %u", s->port);
 		buf_addf(to, ", \"user\": \"%s\"}", s->user);
 	}
 	if (t->n_services)
 		buf_add_c(to, "]");
+	if (t->ready.n_args) {
+		buf_add_c(to, ",\n  \"ready\": ");
+		serialize_command(&t->ready, to);
+	}
+}
+
+static int encode_command(const struct template_command *c, struct buf *to)
+{
+	const char *at = c->text;
+	for (size_t i = 0; i < c->n_args; i++, at += strlen(at) + 1)
+		msg_list_add(to, str_of(at));
+	return to->failed ? -ENOMEM : 0;
+}
+
+int template_encode_ready(const struct template *t, struct buf *to)
+{
+	return encode_command(&t->ready, to);
 }
 
 int template_encode_services(const struct template *t, struct buf *to)
@@ -151,16 +200,13 @@ int template_encode_services(const struct template *t, struct buf *to)
 	for (size_t i = 0; i < t->n_services; i++) {
 		const struct template_service *s = &t->services[i];
 		cleanup_buf struct buf item = BUF_INIT;
-		const char *at = s->command;
 		char port[8] = "";
 		if (s->port)
 			snprintf(port, sizeof(port), "%u", s->port);
 		msg_list_add(&item, str_of(s->name));
 		msg_list_add(&item, str_of(s->user));
 		msg_list_add(&item, str_of(port));
-		for (size_t j = 0; j < s->n_args; j++, at += strlen(at) + 1)
-			msg_list_add(&item, str_of(at));
-		if (item.failed || msg_list_add(to, buf_str(&item)) < 0)
+		if (encode_command(&s->command, &item) < 0 || msg_list_add(to, buf_str(&item)) < 0)
 			return -ENOMEM;
 	}
 	return 0;

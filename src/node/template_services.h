@@ -1,4 +1,4 @@
-/* The key "services" of a template's description (node/templates.h), for templates.c. */
+/* The keys "services" and "ready" of a template's description (node/templates.h), for templates.c. */
 #ifndef CUBICLE_NODE_TEMPLATE_SERVICES_H
 #define CUBICLE_NODE_TEMPLATE_SERVICES_H
 
@@ -6,11 +6,12 @@
 
 #include <jansson.h>
 
-/* Reads the value of the key; false when it has not the right form. What it says is checked by services_wrong(). */
+/* Read the value of the key; false when it has not the right form. What it says is checked by services_wrong(). */
 bool services_take(struct template *t, const json_t *j);
+bool ready_take(struct template *t, const json_t *j);
 /* NULL, or what is wrong with them. */
 const char *services_wrong(const struct template *t);
-/* Appends the key with a comma before it, or nothing when there are none. */
+/* Appends the keys, each with a comma before it, or nothing when there are none. */
 void services_serialize(const struct template *t, struct buf *to);
 
 #endif

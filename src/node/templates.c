@@ -176,6 +176,8 @@ static bool take_key(struct template *t, struct str key, const json_t *v)
 		return take_flag(v, &t->nested_userns);
 	if (str_is(key, "no_setuid"))
 		return take_flag(v, &t->no_setuid);
+	if (str_is(key, "ready"))
+		return ready_take(t, v);
 	return str_is(key, "services") && services_take(t, v);
 }
 
@@ -227,7 +229,7 @@ static void put_count(struct buf *to, const char *key, uint32_t value)
 		buf_addf(to, ",\n  \"%s\": %u", key, value);
 }
 
-static int serialize(const struct template *t, struct buf *to)
+int template_serialize(const struct template *t, struct buf *to)
 {
 	char time[RFC3339_SIZE];
 	buf_addf(to, "{\n  \"id\": \"%s\"", t->id);
@@ -272,7 +274,7 @@ int template_save(const char *node_dir, const struct template *t, struct error *
 	if (r < 0)
 		return error_errno(err, r, "%s", path);
 	snprintf(path, sizeof(path), "%s/templates/%s.json", node_dir, t->id);
-	r = serialize(t, &text);
+	r = template_serialize(t, &text);
 	if (r == 0)
 		r = file_replace(AT_FDCWD, path, buf_str(&text), 0600);
 	return r < 0 ? error_errno(err, r, "%s", path) : 0;

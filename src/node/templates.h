@@ -17,6 +17,7 @@
  *       "services": [{"name": "web", "command": ["/usr/bin/web", "--quiet"], "port": 8080, "user": "root"}]
  *                                     optional: 1 to 4 programs that cubicle-init keeps running (guest/services.h). name: [a-z0-9_-]+; command: 1 to 16
  *                                     strings, 768 bytes with their NULs; port: optional, the listening socket that the program gets as descriptor 3
+ *       "ready": ["/usr/bin/check"]   optional, with services: a command like theirs, run as the default user, that ends with 0 when they are ready (guest/ready.h)
  *     }
  *
  * Any other key, a wrong type, a value out of its range or a missing layer file makes the whole file invalid: it is logged and skipped, and when an alias is
@@ -47,11 +48,15 @@ struct template_layer {
 	char recipe[65]; /* "" = unknown */
 };
 
+struct template_command {
+	size_t n_args;
+	char text[TEMPLATE_MAX_COMMAND]; /* the arguments, each with its NUL */
+};
+
 struct template_service {
 	char name[33], user[33];
-	uint16_t port;                      /* 0 = no socket */
-	size_t n_args;
-	char command[TEMPLATE_MAX_COMMAND]; /* the arguments, each with its NUL */
+	uint16_t port; /* 0 = no socket */
+	struct template_command command;
 };
 
 struct template {
@@ -67,6 +72,7 @@ struct template {
 	bool nested_userns, no_setuid;
 	struct template_service services[TEMPLATE_MAX_SERVICES];
 	size_t n_services;
+	struct template_command ready; /* without arguments: none */
 };
 
 /* Reads one description. `what` names it in errors. Layer files are not looked at. 0, or -EINVAL with *err naming the key. */
@@ -74,9 +80,14 @@ int template_parse(struct str json, const char *what, struct template *ret, stru
 
 /* Adds a service with these arguments (NULL-terminated); port 0 = no socket. 0, or -E2BIG when there is no room; what it says is checked by template_save(). */
 int template_add_service(struct template *t, const char *name, const char *user, uint16_t port, const char *const *command);
-/* Appends the services as the claim has them (io/messages.h). 0 or -ENOMEM. */
+/* Its ready command, likewise. */
+int template_set_ready(struct template *t, const char *const *command);
+/* Append the services, the ready command, as the claim has them (io/messages.h). 0 or -ENOMEM. */
 int template_encode_services(const struct template *t, struct buf *to);
+int template_encode_ready(const struct template *t, struct buf *to);
 
+/* Appends the description as it stands in the file. 0 or -ENOMEM. */
+int template_serialize(const struct template *t, struct buf *to);
 /* Checks *t and replaces node_dir/templates/<id>.json durably (the directory is made). The layers' files must be there already: regular, not writable by
  * others than root. 0, or -errno with *err. */
 int template_save(const char *node_dir, const struct template *t, struct error *err);

@@ -389,7 +389,40 @@ class Service(unittest.TestCase):
         service = self.start(start="python,javascript")
         self.assertEqual(service.call("GET", "/health")[::2], (200, '"OK"'))
         self.assertEqual([c["language"] for c in json.loads(service.call("GET", "/contexts")[2])], ["python"])
+        self.assertEqual(self.probe(service.port), (0, ""))
         service.stop()
+        code, said = self.probe(service.port)
+        self.assertEqual(code, 1)
+        self.assertIn("Connection refused", said)
+
+    @staticmethod
+    def probe(port):
+        done = subprocess.run([os.environ["CUBICLE_INTERP"], "--probe", str(port)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_probe_waits_for_the_start(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            probe = subprocess.Popen([os.environ["CUBICLE_INTERP"], "--probe", str(listener.getsockname()[1])], stdin=subprocess.DEVNULL)
+            self.addCleanup(probe.kill)
+            asked, _ = listener.accept()
+            self.assertTrue(asked.recv(4096).startswith(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"))
+            self.assertIsNone(probe.poll())
+            asked.sendall(b"HTTP/1.1 200 OK\r\n")
+            asked.close()
+            self.assertEqual(probe.wait(60), 0)
+
+    def test_a_probe_takes_nothing_for_an_answer_that_is_none(self):
+        for answer in (b"", b"HTTP/1.1 ", b"HTTP/1.1 2000 OK\r\n", b"HTTP/1.1 503 No\r\n\r\nHTTP/1.1 200 OK", b"\0" * 5000):
+            with self.subTest(answer), socket.create_server(("127.0.0.1", 0)) as listener:
+                probe = subprocess.Popen([os.environ["CUBICLE_INTERP"], "--probe", str(listener.getsockname()[1])], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.addCleanup(probe.kill)
+                asked, _ = listener.accept()
+                asked.recv(4096)
+                asked.sendall(answer)
+                asked.close()
+                self.assertEqual(probe.wait(60), 1)
+        for wrong in ("0", "65536", "-1", "x", ""):
+            self.assertEqual(self.probe(wrong)[0], 2)
 
     def test_health_tells_that_there_is_no_python(self):
         fake(self.dir, "python", "die")
@@ -397,6 +430,9 @@ class Service(unittest.TestCase):
         status, _, body = service.call("GET", "/health")
         self.assertEqual(status, 503)
         self.assertIn("last words", body)
+        code, said = self.probe(service.port)
+        self.assertEqual(code, 1)
+        self.assertIn("503", said)
         service.stop()
 
     def test_a_stop_of_everything_is_no_reason_to_lose_a_kernel(self):

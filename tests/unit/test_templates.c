@@ -150,6 +150,48 @@ static void services_are_read_saved_and_encoded(void **state)
 	expect_item(&one, "");
 	expect_item(&one, "/x");
 	assert_int_equal(rest.n + one.n, 0);
+	buf_clear(&raw);
+	assert_int_equal(template_encode_ready(&again, &raw), 0);
+	assert_int_equal(buf_len(&raw), 0);
+}
+
+static void a_ready_command_is_read_saved_and_encoded(void **state)
+{
+	struct template t, again;
+	cleanup_buf struct buf raw = BUF_INIT, text = BUF_INIT;
+	assert_int_equal(template_parse(str_of(with_services("[" SERVICE "],\"ready\":[\"/bin/check\",\"\",\"a \\\"b\\\"\"]")), "x", &t, NULL), 0);
+	assert_int_equal(template_serialize(&t, &text), 0);
+	assert_int_equal(template_parse(buf_str(&text), "x", &again, NULL), 0);
+	assert_memory_equal(&t, &again, sizeof(t));
+	assert_int_equal(template_encode_ready(&again, &raw), 0);
+	struct str rest = buf_str(&raw);
+	expect_item(&rest, "/bin/check");
+	expect_item(&rest, "");
+	expect_item(&rest, "a \"b\"");
+	assert_int_equal(rest.n, 0);
+}
+
+static void wrong_ready_commands_are_refused(void **state)
+{
+	static const char *const cases[] = {
+		"[" SERVICE "],\"ready\":[]", "[" SERVICE "],\"ready\":{}", "[" SERVICE "],\"ready\":\"/x\"", "[" SERVICE "],\"ready\":[\"x\"]",
+		"[" SERVICE "],\"ready\":[\"\"]", "[" SERVICE "],\"ready\":[1]", "[" SERVICE "],\"ready\":[\"/x\\u0000\"]",
+		"[" SERVICE "],\"ready\":[\"/x\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\",\"\"]",
+	};
+	struct template t;
+	struct error err = {0};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+		if (template_parse(str_of(with_services(cases[i])), "x", &t, &err) != -EINVAL || !strstr(err.message, "ready"))
+			fail_msg("%s: %s", cases[i], err.message);
+	/* Without services nothing could be ready. */
+	assert_int_equal(template_parse(str_of(changed("\"no_setuid\":true", "\"ready\":[\"/x\"]")), "x", &t, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "no services"));
+	char long_argument[TEMPLATE_MAX_COMMAND] = "";
+	memset(long_argument, 'a', sizeof(long_argument) - 2);
+	const char *too_long[] = {"/", long_argument, NULL};
+	assert_int_equal(template_set_ready(&t, too_long), -E2BIG);
+	long_argument[sizeof(long_argument) - 3] = '\0';
+	assert_int_equal(template_set_ready(&t, too_long), 0);
 }
 
 static void wrong_services_are_refused(void **state)
@@ -283,6 +325,8 @@ int main(void)
 		cmocka_unit_test(wrong_descriptions_name_the_key),
 		cmocka_unit_test_setup(services_are_read_saved_and_encoded, fresh),
 		cmocka_unit_test(wrong_services_are_refused),
+		cmocka_unit_test(a_ready_command_is_read_saved_and_encoded),
+		cmocka_unit_test(wrong_ready_commands_are_refused),
 		cmocka_unit_test(a_service_has_its_limits),
 		cmocka_unit_test_setup(saved_templates_are_found, fresh),
 		cmocka_unit_test_setup(broken_files_do_not_hide_good_ones, fresh),
