@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+enum { SHUTDOWN_MOST = 10 * 365 * 86400 }; /* seconds */
+
 void create_args_done(struct create_args *a)
 {
 	buf_done(&a->metadata);
@@ -85,33 +87,65 @@ static int parse_auto_resume(const json_t *body, bool *ret, struct error *err)
 	return 1;
 }
 
+/* agents.md §3: after so many seconds it ends, whatever else is said of it. Only the nested form has it. */
+static int parse_shutdown(const json_t *nested, struct create_args *a, struct error *err)
+{
+	int64_t seconds;
+	int r = field_int(nested, "shutdownAfterSeconds", NULL, &seconds, err);
+	if (r <= 0)
+		return r;
+	if (seconds < 1 || seconds > SHUTDOWN_MOST)
+		return error_set(err, -EINVAL, 400, "shutdownAfterSeconds must be 1 to %d (10 years)", SHUTDOWN_MOST);
+	a->shutdown_after = seconds;
+	return 1;
+}
+
+/* One that says only when it shuts down leaves the flat form as it is. */
+static bool says_more(const json_t *nested)
+{
+	static const char *const names[] = {"onTimeout", "on_timeout", "autoResume", "auto_resume"};
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		const json_t *j = json_object_get(nested, names[i]);
+		if (j && !json_is_null(j))
+			return true;
+	}
+	return false;
+}
+
 /* Cube's nested form wins over the flat one. */
-static int parse_nested_lifecycle(const json_t *body, bool *pause, bool *resume, struct error *err)
+static int parse_nested_lifecycle(const json_t *body, struct create_args *a, struct error *err)
 {
 	json_t *nested;
 	struct str on_timeout;
 	int r = field_object(body, "lifecycle", NULL, &nested, err);
 	if (r <= 0)
 		return r;
-	*pause = *resume = false;
+	r = parse_shutdown(nested, a, err);
+	if (r < 0)
+		return error_wrap(err, r, "lifecycle");
+	if (r > 0 && !says_more(nested))
+		return 0;
+	a->auto_pause = a->auto_resume = false;
 	r = field_str(nested, "onTimeout", "on_timeout", &on_timeout, err);
 	if (r > 0) {
 		if (!str_is(on_timeout, "kill") && !str_is(on_timeout, "pause"))
 			return error_set(err, -EINVAL, 400, "lifecycle.onTimeout must be \"kill\" or \"pause\"");
-		*pause = str_is(on_timeout, "pause");
+		a->auto_pause = str_is(on_timeout, "pause");
 	}
 	if (r >= 0)
-		r = parse_auto_resume(nested, resume, err);
+		r = parse_auto_resume(nested, &a->auto_resume, err);
 	return r < 0 ? error_wrap(err, r, "lifecycle") : 0;
 }
 
 static int parse_lifecycle(const json_t *body, struct create_args *a, struct error *err)
 {
+	if (json_object_get(body, "shutdownAfterSeconds"))
+		return error_set(err, -EINVAL, 400, "shutdownAfterSeconds belongs into lifecycle: {\"lifecycle\": {\"shutdownAfterSeconds\": ...}}");
 	int r = field_bool(body, "autoPause", "auto_pause", &a->auto_pause, err);
 	if (r >= 0)
 		r = parse_auto_resume(body, &a->auto_resume, err);
 	if (r >= 0)
-		r = parse_nested_lifecycle(body, &a->auto_pause, &a->auto_resume, err);
+		r = parse_nested_lifecycle(body, a, err);
 	if (r >= 0)
 		r = field_bool(body, "autoPauseMemory", "auto_pause_memory", &a->auto_pause_memory, err);
 	if (r < 0)

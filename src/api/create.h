@@ -10,6 +10,7 @@ struct create_args {
 	bool secure;         /* an envd token */
 	struct network_args network;
 	bool auto_pause, auto_resume, auto_pause_memory;
+	int64_t shutdown_after; /* seconds; 0 = nothing was said */
 	struct buf metadata, envs; /* forms of a msg_map */
 };
 

@@ -41,6 +41,11 @@ void handle_logs_v2(struct api_request *r);
 void handle_metrics(struct api_request *r);
 void handle_metrics_of_several(struct api_request *r);
 
+/* pools.c */
+void handle_pools(struct api_request *r);
+void handle_pool_set(struct api_request *r);
+void handle_pool_unset(struct api_request *r);
+
 /* prometheus.c */
 void handle_prometheus(struct api_request *r);
 void handle_no_prometheus(struct api_request *r);

@@ -22,6 +22,7 @@ struct end_record {
 
 struct sandbox_index {
 	struct map by_id;              /* -> struct index_sandbox */
+	struct map by_name;            /* team, NUL, name of its create -> the same */
 	struct index_sandbox **sorted; /* ascending (started_at, id) */
 	size_t count, cap;
 	struct map templates;          /* id -> struct index_template, owned */
@@ -62,6 +63,7 @@ void index_free(struct sandbox_index *ix)
 		free(e);
 	}
 	map_done(&ix->by_id);
+	map_done(&ix->by_name);
 	map_done(&ix->templates);
 	map_done(&ix->snapshots);
 	map_done(&ix->ends);
@@ -122,6 +124,42 @@ bool index_is_paused(const struct index_sandbox *s)
 const struct index_sandbox *index_find(const struct sandbox_index *ix, struct str id)
 {
 	return map_get(&ix->by_id, id);
+}
+
+/* Bytes of a key of by_name: team (64), NUL, name (255), as long as messages allow them. */
+struct name_key {
+	char bytes[64 + 1 + 255];
+};
+
+static struct str name_key(struct name_key *k, struct str team, struct str name)
+{
+	assert(team.n <= 64 && name.n <= 255);
+	memcpy(k->bytes, team.p, team.n);
+	k->bytes[team.n] = 0;
+	memcpy(k->bytes + team.n + 1, name.p, name.n);
+	return str_n(k->bytes, team.n + 1 + name.n);
+}
+
+const struct index_sandbox *index_named(const struct sandbox_index *ix, struct str team, struct str name)
+{
+	struct name_key k;
+	return map_get(&ix->by_name, name_key(&k, team, name));
+}
+
+/* The newest one of a name counts: an older one is there as long as its end was overtaken. Without memory it has no name here; the node knows it. */
+static void name_put(struct sandbox_index *ix, struct index_sandbox *s)
+{
+	struct name_key k;
+	void *ignored;
+	if (s->name.n)
+		map_put(&ix->by_name, name_key(&k, s->team, s->name), s, &ignored);
+}
+
+static void name_drop(struct sandbox_index *ix, const struct index_sandbox *s)
+{
+	struct name_key k;
+	if (s->name.n && index_named(ix, s->team, s->name) == s)
+		map_del(&ix->by_name, name_key(&k, s->team, s->name));
 }
 
 size_t index_count(const struct sandbox_index *ix)
@@ -216,6 +254,11 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 		s.resumed_from = m->resumed_from;
 	if (msg_has(m, sandbox, origin))
 		s.origin = m->origin;
+	if (msg_has(m, sandbox, idempotency))
+		s.name = m->idempotency;
+	if (msg_has(m, sandbox, fingerprint))
+		s.fingerprint = m->fingerprint;
+	s.shutdown_at = msg_has(m, sandbox, shutdown_at) ? m->shutdown_at : INT64_MAX;
 	s.internet = s.has_internet && m->internet;
 	s.memory_kept = msg_has(m, sandbox, memory_kept) && m->memory_kept;
 	if (msg_has(m, sandbox, allow_out))
@@ -223,7 +266,7 @@ static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
 	if (msg_has(m, sandbox, deny_out))
 		s.deny_out = m->deny_out;
 	struct str *views[] = {&s.id, &s.team, &s.template_id, &s.alias, &s.generation, &s.isolation, &s.launch, &s.envd_token,
-		&s.traffic_token, &s.resumed_from, &s.origin, &s.metadata.raw, &s.allow_out.raw, &s.deny_out.raw};
+		&s.traffic_token, &s.resumed_from, &s.origin, &s.name, &s.fingerprint, &s.metadata.raw, &s.allow_out.raw, &s.deny_out.raw};
 	size_t n = sizeof(s);
 	for (size_t i = 0; i < ARRAY_SIZE(views); i++)
 		n += views[i]->n;
@@ -294,6 +337,7 @@ static void vanish(struct sandbox_index *ix, struct index_sandbox *s)
 {
 	sorted_remove(ix, s);
 	map_del(&ix->by_id, s->id);
+	name_drop(ix, s);
 	if (index_is_running(s))
 		tell_ended(ix, s);
 	free(s);
@@ -333,9 +377,12 @@ static int put_live(struct sandbox_index *ix, const struct msg_sandbox *m)
 		return -ENOMEM;
 	}
 	s->epoch = ix->epoch;
-	if (old)
+	if (old) {
 		sorted_remove(ix, old);
+		name_drop(ix, old);
+	}
 	sorted_insert(ix, s);
+	name_put(ix, s);
 	forget_end(ix, s->id);
 	if (old && index_is_running(old) && (!index_is_running(s) || !str_eq(old->generation, s->generation)))
 		tell_ended(ix, old);

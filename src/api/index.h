@@ -28,6 +28,8 @@ struct index_sandbox {
 	struct msg_list allow_out, deny_out;     /* of the network policy, as given */
 	struct str resumed_from;                 /* of its newest resume: "memory", "disk"; empty = none yet */
 	struct str origin;                       /* the sandbox it is a fork of, or the snapshot it was made from; empty = made from a template */
+	struct str name, fingerprint;            /* the Idempotency-Key of its create, and what that asked for (api/idempotency.h); empty = none */
+	int64_t shutdown_at;                     /* ns, CLOCK_REALTIME: it ends then at the latest; INT64_MAX = nothing was said */
 	uint64_t sequence;                       /* of the newest message about it */
 	uint64_t epoch;                          /* private: the snapshot that last named it */
 };
@@ -77,6 +79,8 @@ bool index_ready(const struct sandbox_index *ix);
 
 /* The entry in whatever state, or NULL. */
 const struct index_sandbox *index_find(const struct sandbox_index *ix, struct str id);
+/* What a create of this team with this Idempotency-Key made, in whatever state; NULL. */
+const struct index_sandbox *index_named(const struct sandbox_index *ix, struct str team, struct str name);
 /* Running, as the protocol shows it (running or snapshotting). */
 bool index_is_running(const struct index_sandbox *s);
 /* Paused or pausing: shown as "paused". Neither running nor paused = not shown at all (being created or killed). */

@@ -1,5 +1,6 @@
 #include "api/create.h"
 #include "api/handlers.h"
+#include "api/idempotency.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
 #include "api/snapshots.h"
@@ -38,19 +39,32 @@ static void created(const struct node_answer *a, void *arg)
 		api_failf(r, 500, "sandbox %s ended while it was created", r->sandbox);
 }
 
+/* What was made by this name already; true = answered. */
+static bool answer_named(struct api_request *r, const struct create_name *name)
+{
+	const struct index_sandbox *s;
+	struct error err = {0};
+	r->repeatable = name->key.n > 0;
+	int e = create_name_find(r->api->config.index, r->team, name, &s, &err);
+	if (e < 0) {
+		api_fail(r, &err);
+	} else if (e > 0) {
+		snprintf(r->sandbox, sizeof(r->sandbox), "%.*s", STR_FMT(s->id));
+		answer_access(r, 201);
+	}
+	return e != 0;
+}
+
 static void create(struct api_request *r, bool v2)
 {
 	cleanup_create_args struct create_args args = {0};
+	struct create_name name;
 	struct error err = {0};
-	if (http_find(r->http->head, "idempotency-key")) {
-		api_failf(r, 501, "Idempotency-Key is not implemented by this server");
-		return;
-	}
-	if (create_parse(r->body, v2, r->api->config.options, &args, &err) < 0) {
+	if (create_name_parse(r->http->head, r->body, v2, &name, &err) < 0 || create_parse(r->body, v2, r->api->config.options, &args, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}
-	if (!api_index_ready(r))
+	if (!api_index_ready(r) || answer_named(r, &name))
 		return;
 	struct source from = source_find(r->api->config.index, r->team, &args.template);
 	if (!from.template && !from.snapshot) {
@@ -58,7 +72,7 @@ static void create(struct api_request *r, bool v2)
 		return;
 	}
 	struct quota_lease *lease;
-	if (quota_take(r->api->quota, r->team, 1, from.template ? from.template->memory_mb : from.snapshot->memory_mb, &lease, &err) < 0) {
+	if (quota_take_create(r->api->quota, r->team, name.key, from.template ? from.template->memory_mb : from.snapshot->memory_mb, &lease, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}
@@ -72,6 +86,12 @@ static void create(struct api_request *r, bool v2)
 		msg_set(&m, create, allow_out, (struct msg_list){buf_str(&args.network.allow_out)});
 	if (buf_len(&args.network.deny_out))
 		msg_set(&m, create, deny_out, (struct msg_list){buf_str(&args.network.deny_out)});
+	if (args.shutdown_after)
+		msg_set(&m, create, shutdown_after, args.shutdown_after);
+	if (name.key.n) {
+		msg_set(&m, create, idempotency, name.key);
+		msg_set(&m, create, fingerprint, str_of(name.fingerprint));
+	}
 	api_wait(r, quota_hold(lease, node_create(r->api->config.node, &m, created, r, &err)), &err);
 }
 

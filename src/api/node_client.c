@@ -370,6 +370,22 @@ struct node_call *node_figures(struct node_client *nc, node_done_fn *done, void 
 	return call(nc, MSG_ID_figures, &m, MSG_ID_figures_page, done, arg, err);
 }
 
+struct node_call *node_pools(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
+{
+	struct msg_pools m = {0};
+	return call(nc, MSG_ID_pools, &m, MSG_ID_pools_page, done, arg, err);
+}
+
+struct node_call *node_set_pool(struct node_client *nc, const struct msg_set_pool *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_set_pool, m, MSG_ID_pools_page, done, arg, err);
+}
+
+struct node_call *node_unset_pool(struct node_client *nc, const struct msg_unset_pool *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_unset_pool, m, MSG_ID_ok, done, arg, err);
+}
+
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
 {
 	struct msg_reload_templates m = {0};

@@ -57,6 +57,10 @@ struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, no
 struct node_call *node_metrics(struct node_client *nc, const struct msg_metrics *m, node_done_fn *done, void *arg, struct error *err);
 /* The node's figures about itself: the answer's body is `figures_page`. */
 struct node_call *node_figures(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+/* Ready pools: the answer's body is `pools_page`, of node_set_pool() with that pool alone. */
+struct node_call *node_pools(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_set_pool(struct node_client *nc, const struct msg_set_pool *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_unset_pool(struct node_client *nc, const struct msg_unset_pool *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
 
 /* ended(arg) is called once when the call is over, however it ends and also after node_call_cancel(); before done(). One at a time; NULL takes it off. */

@@ -16,6 +16,8 @@ struct quota_lease {
 	unsigned unseen;    /* how many of them the index does not hold yet */
 	char resumes[33];   /* or the sandbox that is resumed */
 	bool counted;       /* one lease counts for a sandbox, however many resume it */
+	size_t name_n;      /* of the create's name; 0 = none. One lease has `asked` for it, however many creates have the name */
+	char name[];
 };
 
 struct quota {
@@ -31,18 +33,33 @@ static bool alike(const struct quota_lease *a, const struct quota_lease *b)
 	return a->team == b->team && a->memory_mb == b->memory_mb;
 }
 
+static struct quota_lease *find_named(const struct quota *q, const struct team *team, struct str name, uint64_t memory_mb)
+{
+	for (struct quota_lease *l = q->first; l && name.n; l = l->next)
+		if (l->team == team && l->memory_mb == memory_mb && str_eq(str_n(l->name, l->name_n), name))
+			return l;
+	return NULL;
+}
+
 static void lease_free(struct quota_lease *l)
 {
 	struct quota *q = l->quota;
+	*(l->previous ? &l->previous->next : &q->first) = l->next;
+	*(l->next ? &l->next->previous : &q->last) = l->previous;
+	/* The next one of its name stands for all that are left. */
+	struct quota_lease *same = find_named(q, l->team, str_n(l->name, l->name_n), l->memory_mb);
+	if (same && l->asked) {
+		same->asked = l->asked;
+		same->unseen = l->unseen;
+		l->unseen = 0;
+	}
 	/* What it was given appeared, and was taken for what others wait for. */
 	for (struct quota_lease *other = q->first; l->unseen && other; other = other->next)
-		if (other != l && alike(other, l)) {
+		if (alike(other, l)) {
 			unsigned n = MIN(l->unseen, other->asked - other->unseen);
 			other->unseen += n;
 			l->unseen -= n;
 		}
-	*(l->previous ? &l->previous->next : &q->first) = l->next;
-	*(l->next ? &l->next->previous : &q->last) = l->previous;
 	for (struct quota_lease *other = q->first; l->counted && other; other = other->next)
 		if (strcmp(other->resumes, l->resumes) == 0) {
 			other->counted = true;
@@ -184,31 +201,44 @@ static struct team *starter(const struct quota *q, struct str ref, struct error 
 	return NULL;
 }
 
-static int lease_new(struct quota *q, const struct team *team, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+static int lease_new(struct quota *q, const struct team *team, struct str name, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
 {
-	struct quota_lease *l = malloc(sizeof(*l));
+	struct quota_lease *l = malloc(sizeof(*l) + name.n);
 	if (!l)
 		return error_set(err, -ENOMEM, 503, "the server is out of memory");
-	*l = (struct quota_lease){.quota = q, .previous = q->last, .team = team, .memory_mb = memory_mb};
+	*l = (struct quota_lease){.quota = q, .previous = q->last, .team = team, .memory_mb = memory_mb, .name_n = name.n};
+	memcpy(l->name, name.p, name.n);
 	*(q->last ? &q->last->next : &q->first) = l;
 	q->last = l;
 	*ret = l;
 	return 0;
 }
 
-int quota_take(struct quota *q, struct str ref, unsigned n, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+static int take(struct quota *q, struct str ref, struct str name, unsigned n, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
 {
 	struct team *team = starter(q, ref, err);
 	if (!team)
 		return -EACCES;
+	if (find_named(q, team, name, memory_mb))
+		return lease_new(q, team, name, memory_mb, ret, err);
 	int r = check_room(q, team, n, memory_mb, err);
 	if (r == 0)
 		r = take_creates(q, team, n, err);
 	if (r == 0)
-		r = lease_new(q, team, memory_mb, ret, err);
+		r = lease_new(q, team, name, memory_mb, ret, err);
 	if (r == 0)
 		(*ret)->asked = (*ret)->unseen = n;
 	return r;
+}
+
+int quota_take(struct quota *q, struct str ref, unsigned n, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+{
+	return take(q, ref, STR(""), n, memory_mb, ret, err);
+}
+
+int quota_take_create(struct quota *q, struct str ref, struct str name, uint64_t memory_mb, struct quota_lease **ret, struct error *err)
+{
+	return take(q, ref, name, 1, memory_mb, ret, err);
 }
 
 int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quota_lease **ret, struct error *err)
@@ -221,7 +251,7 @@ int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quo
 		joins = str_is(s->id, l->resumes);
 	int r = joins ? 0 : check_room(q, team, 1, s->memory_kept ? 0 : s->memory_mb, err);
 	if (r == 0)
-		r = lease_new(q, team, s->memory_mb, ret, err);
+		r = lease_new(q, team, STR(""), s->memory_mb, ret, err);
 	if (r < 0)
 		return r;
 	struct quota_lease *l = *ret;

@@ -26,6 +26,9 @@ void quota_free(struct quota *q);
  * -EDQUOT with *err: 429 naming the quota, with retry_after; -EACCES (403) when the team is blocked or gone; -ENOMEM. A fork is given whole or not at all.
  */
 int quota_take(struct quota *q, struct str team, unsigned n, uint64_t memory_mb, struct quota_lease **ret, struct error *err);
+/* Before a create with this name (api/idempotency.h; empty = none): as quota_take() for one. While another create of that name is under way, both are one, which
+ * counts until the last of them has ended: whichever of them the node makes it for. */
+int quota_take_create(struct quota *q, struct str team, struct str name, uint64_t memory_mb, struct quota_lease **ret, struct error *err);
 /* Before a resume of a sandbox of the index; free when it runs, or when another resume of it is under way. As quota_take(). */
 int quota_take_resume(struct quota *q, const struct index_sandbox *s, struct quota_lease **ret, struct error *err);
 

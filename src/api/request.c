@@ -81,7 +81,7 @@ static void add_retry_advice(struct api_request *r, const struct error *err)
 	if (err->status == 429 || err->status == 503)
 		buf_addf(&r->headers, "Retry-After: %d\r\n", err->retry_after > 0 ? err->retry_after : 1);
 	/* What was asked for may still happen; newer clients would ask again, and have two sandboxes. */
-	if (err->status == 504)
+	if (err->status == 504 && !r->repeatable)
 		buf_add_c(&r->headers, "Should-Retry: false\r\n");
 }
 

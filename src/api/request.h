@@ -43,6 +43,7 @@ struct api_request {
 	bool working;          /* on the work queue, or in api.reloads: must not be freed */
 	struct api_request *next_reload;
 	bool dispatched, answered;
+	bool repeatable;       /* asked again it does not happen twice */
 	int64_t began;         /* CLOCK_MONOTONIC */
 	char id[65];           /* request id */
 	char sandbox[33];      /* for the log and for answers that come later; empty = none */

@@ -62,6 +62,10 @@ const struct route api_routes[] = {
 	LATER("POST", "/v2/templates/{templateID}/builds/{buildID}", "Starts a build.")
 	LATER("GET", "/templates/{templateID}/builds/{buildID}/status", "State of a build.")
 	LATER("GET", "/templates/{templateID}/builds/{buildID}/logs", "Logs of a build.")
+	/* ready pools */
+	R("GET", "/pools", 0, handle_pools, "Lists the ready pools: bounds, what is ready, what they were good for.")
+	R("PUT", "/pools/{template}", ROUTE_BODY, handle_pool_set, "Sets how many sandboxes of a template are kept ready.")
+	R("DELETE", "/pools/{template}", 0, handle_pool_unset, "Gives a pool back to the server's defaults.")
 	/* teams, keys, secrets, volumes, machines */
 	R("GET", "/teams", 0, handle_own_teams, "The team of the calling key.")
 	LATER("GET", "/teams/{teamID}/metrics", "Metrics of a team.")

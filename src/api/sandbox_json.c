@@ -48,6 +48,16 @@ static void add_state(struct out *o, const struct index_sandbox *s)
 	out_close(o, '}');
 }
 
+static void add_lifecycle(struct out *o, const struct index_sandbox *s)
+{
+	out_open(o, "lifecycle", '{');
+	out_bool(o, "autoResume", s->auto_resume);
+	out_str(o, "onTimeout", s->auto_pause ? STR("pause") : STR("kill"));
+	if (s->shutdown_at != INT64_MAX)
+		out_time(o, "shutdownAt", s->shutdown_at);
+	out_close(o, '}');
+}
+
 void sandbox_access(struct out *o, const char *key, const struct index_sandbox *s, const struct options *options)
 {
 	out_open(o, key, '{');
@@ -61,6 +71,8 @@ void sandbox_listed(struct out *o, const struct index_sandbox *s)
 	out_open(o, NULL, '{');
 	add_identity(o, s);
 	add_state(o, s);
+	if (s->shutdown_at != INT64_MAX)
+		add_lifecycle(o, s);
 	out_close(o, '}');
 }
 
@@ -94,9 +106,6 @@ void sandbox_detail(struct out *o, const struct index_sandbox *s, const struct o
 	/* Of one whose pause is over, as newer clients know it. */
 	if (s->state == SANDBOX_PAUSED)
 		out_str(o, "pauseMode", s->memory_kept ? STR("full") : STR("filesystem"));
-	out_open(o, "lifecycle", '{');
-	out_bool(o, "autoResume", s->auto_resume);
-	out_str(o, "onTimeout", s->auto_pause ? STR("pause") : STR("kill"));
-	out_close(o, '}');
+	add_lifecycle(o, s);
 	out_close(o, '}');
 }

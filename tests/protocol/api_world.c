@@ -50,12 +50,16 @@ static struct msg_sandbox message_of(struct world *w, struct fake_sandbox *s)
 		msg_set(&m, sandbox, reason, str_of(s->reason));
 	if (s->state == SANDBOX_PAUSED && s->memory_kept)
 		msg_set(&m, sandbox, memory_kept, true);
-	if (s->state == SANDBOX_PAUSED && s->memory_kept)
-		msg_set(&m, sandbox, memory_kept, true);
 	if (s->resumed_from)
 		msg_set(&m, sandbox, resumed_from, str_of(s->resumed_from));
 	if (s->origin[0])
 		msg_set(&m, sandbox, origin, str_of(s->origin));
+	if (s->name[0]) {
+		msg_set(&m, sandbox, idempotency, str_of(s->name));
+		msg_set(&m, sandbox, fingerprint, str_of(s->fingerprint));
+	}
+	if (s->shutdown_after)
+		msg_set(&m, sandbox, shutdown_at, s->started_at + s->shutdown_after * NS_PER_S);
 	if (s->internet >= 0)
 		msg_set(&m, sandbox, internet, s->internet > 0);
 	if (buf_len(&s->allow_out))
@@ -132,7 +136,7 @@ static void subscribe(struct world *w, uint64_t request)
 	msg_set(&t, template, alias, STR("base"));
 	chan_send(w->node, MSG_ID_template, &t, request, NULL, 0, NULL);
 	for (size_t i = 0; i < w->n_sandboxes; i++)
-		if (w->sandboxes[i].alive)
+		if (w->sandboxes[i].alive && !(w->held[i] && w->unborn))
 			tell(w, &w->sandboxes[i], request);
 	for (size_t i = 0; i < w->n_snapshots; i++)
 		if (w->snapshots[i].alive)
@@ -148,9 +152,32 @@ static void refuse(struct world *w, uint64_t request, int code, int status, cons
 	chan_send_error(w->node, request, &err);
 }
 
+/* What was made, or is being made, by the name of this create: true = answered, or joined to it. */
+static bool named(struct world *w, const struct msg_create *m, uint64_t request)
+{
+	for (size_t i = 0; msg_has(m, create, idempotency) && i < w->n_sandboxes; i++) {
+		struct fake_sandbox *s = &w->sandboxes[i];
+		if (!s->alive || !str_is(m->idempotency, s->name) || !str_is(m->team, s->team))
+			continue;
+		if (!str_is(m->fingerprint, s->fingerprint)) {
+			refuse(w, request, -EEXIST, 409, "Idempotency-Key: another request has it");
+		} else if (w->held[i]) {
+			assert_true(w->n_joined < WORLD_WAITING);
+			w->joined[w->n_joined].request = request;
+			w->joined[w->n_joined++].sandbox = i;
+		} else {
+			tell(w, s, request);
+		}
+		return true;
+	}
+	return false;
+}
+
 static void create(struct world *w, const struct msg_create *m, uint64_t request)
 {
 	assert_true(w->n_sandboxes < WORLD_SANDBOXES);
+	if (named(w, m, request))
+		return;
 	struct fake_sandbox *s = &w->sandboxes[w->n_sandboxes++];
 	*s = (struct fake_sandbox){.alive = true, .state = SANDBOX_RUNNING, .started_at = clock_realtime(), .internet = -1, .generation = 1,
 		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory};
@@ -173,8 +200,14 @@ static void create(struct world *w, const struct msg_create *m, uint64_t request
 	buf_add_str(&w->last_envs, m->envs.raw);
 	w->last_create_timeout = m->timeout;
 	snprintf(w->last_request_id, sizeof(w->last_request_id), "%.*s", STR_FMT(m->request));
+	if (msg_has(m, create, idempotency)) {
+		snprintf(s->name, sizeof(s->name), "%.*s", STR_FMT(m->idempotency));
+		snprintf(s->fingerprint, sizeof(s->fingerprint), "%.*s", STR_FMT(m->fingerprint));
+	}
+	s->shutdown_after = msg_has(m, create, shutdown_after) ? m->shutdown_after : 0;
 	if (w->hold) {
-		world_event(w, s);
+		if (!w->unborn)
+			world_event(w, s);
 		w->held[w->n_sandboxes - 1] = request;
 	} else {
 		tell_both(w, s, request);
@@ -185,10 +218,70 @@ void world_release(struct world *w)
 {
 	for (size_t i = w->n_sandboxes; i-- > 0;)
 		if (w->held[i]) {
+			if (w->unborn)
+				world_event(w, &w->sandboxes[i]);
 			tell(w, &w->sandboxes[i], w->held[i]);
 			w->held[i] = 0;
 		}
+	for (size_t i = 0; i < w->n_joined; i++)
+		tell(w, &w->sandboxes[w->joined[i].sandbox], w->joined[i].request);
+	w->n_joined = 0;
 	w->hold = false;
+}
+
+void world_fail_held(struct world *w, int status)
+{
+	for (size_t i = 0; i < w->n_sandboxes; i++)
+		if (w->held[i]) {
+			refuse(w, w->held[i], -EIO, status, "it could not be started");
+			w->sandboxes[i].alive = false;
+			w->held[i] = 0;
+		}
+	for (size_t i = 0; i < w->n_joined; i++)
+		refuse(w, w->joined[i].request, -EIO, status, "it could not be started");
+	w->n_joined = 0;
+	w->hold = false;
+}
+
+static struct pool_info *find_pool(struct world *w, struct str template)
+{
+	for (size_t i = 0; i < w->n_pools; i++)
+		if (str_is(template, w->pools[i].template_id))
+			return &w->pools[i];
+	return NULL;
+}
+
+static void tell_pools(struct world *w, const struct pool_info *pools, size_t n, uint64_t request)
+{
+	struct msg_pools_page page = {.pools = str_n(pools, n * sizeof(*pools))};
+	chan_send(w->node, MSG_ID_pools_page, &page, request, NULL, 0, NULL);
+}
+
+static void set_pool(struct world *w, const struct msg_set_pool *m, uint64_t request)
+{
+	struct pool_info *p = find_pool(w, m->template);
+	if (!p) {
+		assert_true(w->n_pools < WORLD_POOLS);
+		p = &w->pools[w->n_pools++];
+		*p = (struct pool_info){0};
+		snprintf(p->template_id, sizeof(p->template_id), "%.*s", STR_FMT(m->template));
+	}
+	p->set = true;
+	p->min = (uint32_t)m->min;
+	p->size = (uint32_t)m->size;
+	p->max = (uint32_t)m->max;
+	tell_pools(w, p, 1, request);
+}
+
+static void unset_pool(struct world *w, const struct msg_unset_pool *m, uint64_t request)
+{
+	struct pool_info *p = find_pool(w, m->template);
+	if (!p || !p->set) {
+		refuse(w, request, -ENOENT, 404, "no pool is set for this template");
+		return;
+	}
+	p->set = false;
+	chan_send(w->node, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
 }
 
 static void set_timeout(struct world *w, const struct msg_timeout *m, uint64_t request)
@@ -497,6 +590,12 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		chan_send(c, MSG_ID_log_page, &page, request, NULL, 0, NULL);
 	} else if (m->header.type == MSG_ID_metrics) {
 		metrics(w, &m->body->metrics, request);
+	} else if (m->header.type == MSG_ID_pools) {
+		tell_pools(w, w->pools, w->n_pools, request);
+	} else if (m->header.type == MSG_ID_set_pool) {
+		set_pool(w, &m->body->set_pool, request);
+	} else if (m->header.type == MSG_ID_unset_pool) {
+		unset_pool(w, &m->body->unset_pool, request);
 	} else if (m->header.type == MSG_ID_reload_templates) {
 		w->reloads++;
 		chan_send(c, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);

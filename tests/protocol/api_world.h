@@ -7,8 +7,9 @@
 #include "api/api.h"
 #include "io/chan.h"
 #include "io/json.h"
+#include "node/pool_info.h"
 
-enum { WORLD_SANDBOXES = 256, WORLD_SNAPSHOTS = 16, WORLD_WAITING = 32 };
+enum { WORLD_SANDBOXES = 256, WORLD_SNAPSHOTS = 16, WORLD_WAITING = 32, WORLD_POOLS = 4 };
 
 struct fake_sandbox {
 	char id[33];
@@ -23,6 +24,8 @@ struct fake_sandbox {
 	bool auto_pause, auto_resume, auto_pause_memory, memory_kept;
 	const char *resumed_from; /* NULL = never */
 	char origin[33];
+	char name[256], fingerprint[65]; /* of its create; empty = none */
+	int64_t shutdown_after; /* 0 = nothing was said */
 };
 
 struct fake_snapshot {
@@ -56,7 +59,15 @@ struct world {
 	bool answer_first;    /* the answer leaves before the event */
 	uint64_t silent_request;
 	bool hold;            /* creates are done, but answered only by world_release() */
+	bool unborn;          /* with `hold`: nor are they told of before */
 	uint64_t held[WORLD_SANDBOXES]; /* request of each sandbox's create */
+	struct {
+		uint64_t request;
+		size_t sandbox;
+	} joined[WORLD_WAITING]; /* creates of a name that is being made */
+	size_t n_joined;
+	struct pool_info pools[WORLD_POOLS];
+	size_t n_pools;
 	struct fake_snapshot snapshots[WORLD_SNAPSHOTS];
 	size_t n_snapshots;
 	bool slow;            /* pauses stay under way until world_settle(); pauses and resumes meanwhile wait for it */
@@ -98,6 +109,8 @@ void world_event(struct world *w, struct fake_sandbox *s);
 void world_settle(struct world *w);
 /* Answers held creates, the newest first. */
 void world_release(struct world *w);
+/* Held creates come to nothing. */
+void world_fail_held(struct world *w, int status);
 struct fake_sandbox *world_find(struct world *w, const char *id);
 /* Turns the loop until nothing is due. */
 void world_turn(struct world *w);

@@ -864,16 +864,6 @@ static void a_node_that_does_not_answer_is_504(void **state)
 	expect("POST", "/v2/sandboxes", NULL, "{\"templateID\":\"base\"}", 201, NULL);
 }
 
-/* Python from 2.63 on sends it when its caller wants one: not served, so not ignored. */
-static void an_idempotency_key_is_refused(void **state)
-{
-	char headers[160];
-	snprintf(headers, sizeof(headers), "X-API-KEY: %s\r\nIdempotency-Key: a-key\r\n", world->key);
-	expect("POST", "/v2/sandboxes", headers, "{\"templateID\":\"base\"}", 501, "Idempotency-Key");
-	expect("POST", "/sandboxes", headers, "{\"templateID\":\"base\"}", 501, "Idempotency-Key");
-	assert_int_equal(world->n_sandboxes, 0);
-}
-
 static void a_client_that_leaves_during_key_work_is_no_harm(void **state)
 {
 	for (int i = 0; i < 20; i++) {
@@ -987,7 +977,6 @@ int main(void)
 		T(without_its_node_the_front_reads_on),
 		T(a_waiting_request_ends_with_its_node),
 		T(a_node_that_does_not_answer_is_504),
-		T(an_idempotency_key_is_refused),
 		T(a_client_that_leaves_during_key_work_is_no_harm),
 		T(a_hundred_at_once_get_their_own_answers),
 		T(request_ids_go_through),

@@ -5,6 +5,7 @@ SDK = {
     "Sandboxes": [
         ("create", "template, metadata, environment and timeout arrive"),
         ("create without a template", "the client's own default body"),
+        ("create with an idempotency key", "the same key: the same sandbox, also at once; another request: refused; after the kill a new one"),
         ("connect", "a second handle works on the same sandbox"),
         ("connect keeps the deadline", "connect with a shorter timeout does not shorten"),
         ("get info", "state, template, metadata, times, size"),
@@ -100,7 +101,6 @@ SDK = {
         ("create with a domain rule", ""),
         ("create with identity tokens", ""),
         ("create with a volume", ""),
-        ("create with an idempotency key", ""),
         ("list volumes", ""),
         ("list secrets", ""),
         ("build a template", ""),
@@ -172,7 +172,6 @@ REFUSED = {
     "create with a domain rule": r"501.*network\.allowOut",
     "create with identity tokens": r"400.*IAM",
     "create with a volume": r"400.*[Vv]olume",
-    "create with an idempotency key": r"501.*[Ii]dempotency",
     "list volumes": r"501.*volumes",
     "list secrets": r"501.*secrets",
     "build a template": r"501.*templates",

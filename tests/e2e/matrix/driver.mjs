@@ -93,6 +93,7 @@ export function calls(sdk, version) {
       assert.ok(seconds > 122 && seconds < 124, `${seconds} s`)
       await sandbox.kill()
     },
+    'create with an idempotency key': async () => need(minor > 51, 'idempotencyKey'),
     'create without a template': async () => {
       const sandbox = await Sandbox.create()
       assert.equal((await sandbox.commands.run('echo hi')).stdout, 'hi\n')
@@ -678,7 +679,6 @@ export function calls(sdk, version) {
       return refused(() => Sandbox.create('base', { iam: { tokens: { t: { audience: 'a', tokenType: 'JWT-SVID' } } } }))
     },
     'create with a volume': () => refused(() => Sandbox.create('base', { volumeMounts: { '/data': 'no-volume' } })),
-    'create with an idempotency key': async () => need(minor > 51, 'idempotencyKey'),
     'list volumes': () => {
       need(sdk.Volume?.list, 'Volume.list')
       return refused(() => sdk.Volume.list())

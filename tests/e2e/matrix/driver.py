@@ -111,6 +111,29 @@ async def _():
     await a(box.kill())
 
 
+@alone("create with an idempotency key")
+async def _():
+    need("idempotency_key" in inspect.signature(Sandbox.create).parameters, "idempotency_key")
+    key = str(uuid.uuid4())
+
+    def create(timeout=600):
+        return Sandbox.create("base", timeout=timeout, idempotency_key=key)
+    if ASYNC:
+        boxes = await asyncio.gather(*(create() for _ in range(5)))
+    else:
+        loop = asyncio.get_running_loop()
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            boxes = await asyncio.gather(*(loop.run_in_executor(pool, create) for _ in range(5)))
+    again = await a(create())
+    assert {b.sandbox_id for b in boxes} == {again.sandbox_id}
+    assert (await a(again.commands.run("echo hi"))).stdout == "hi\n"
+    await fails(lambda: create(timeout=601), e2b.SandboxException, match="409.*Idempotency-Key")
+    assert await a(again.kill()) is True
+    other = await a(create())
+    assert other.sandbox_id != again.sandbox_id
+    await a(other.kill())
+
+
 @call("connect")
 async def _(box):
     again = await a(Sandbox.connect(box.sandbox_id))
@@ -874,10 +897,8 @@ async def _(box):
     assert await a(box.get_metrics(end=first.timestamp - timedelta(hours=1))) == []
 
 
-def refuses_create(name, need_=None, **options):
+def refuses_create(name, **options):
     async def run():
-        if need_:
-            need(need_ in inspect.signature(Sandbox.create).parameters, need_)
         await refused(lambda: Sandbox.create("base", **options))
     calls.bodies[name] = run
 
@@ -885,7 +906,6 @@ def refuses_create(name, need_=None, **options):
 refuses_create("create with a domain rule", network={"allow_out": ["example.com"], "deny_out": ["0.0.0.0/0"]})
 refuses_create("create with identity tokens", iam={"tokens": {"t": {"audience": "a", "token_type": "JWT-SVID"}}})
 refuses_create("create with a volume", volume_mounts={"/data": "no-volume"})
-refuses_create("create with an idempotency key", "idempotency_key", idempotency_key="a-key")
 
 
 @alone("list volumes")
