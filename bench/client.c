@@ -2,10 +2,12 @@
  * The measuring client: replays the recorded bytes of npm e2b 2.51 (e2b.md Appendix 1) over plain sockets, so that no SDK's own cost is in
  * the figures. One thread a caller. Prints one JSON object.
  *
- *   client MODE HOST:PORT KEY CONCURRENCY ROUNDS
+ *   client MODE HOST:PORT KEY CONCURRENCY ROUNDS [TEMPLATE]
  *
  * MODE  create  POST /v2/sandboxes, then Start of /bin/echo without a shell, until its first output byte; the DELETE afterwards is timed apart
+ *       cell    the same with POST /execute of `1+1` to port 49999, until the line of its result, as npm @e2b/code-interpreter 2.8 sends it
  *       exec    one sandbox a caller, Start of /bin/echo until the end of its stream
+ *       loop    the same until standard input ends, ROUNDS at most
  *       hold    creates CONCURRENCY x ROUNDS sandboxes, prints, and keeps them until standard input ends
  */
 #include <arpa/inet.h>
@@ -13,6 +15,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,12 +28,14 @@
 enum { RECEIVE = 64 * 1024 };
 
 static struct sockaddr_in server;
-static const char *key, *host;
+static const char *key, *host, *template = "base";
 static int rounds;
+static atomic_bool over;
 static pthread_barrier_t gate;
 
 struct sandbox {
-	char id[64], token[160];
+	char id[64], token[160], launch[8];
+	int status; /* of the create; < 0: no answer came */
 };
 
 struct connection {
@@ -43,9 +48,9 @@ struct caller {
 	pthread_t thread;
 	double *ms; /* of each success */
 	double *gone; /* ms of each DELETE that was answered with 204 */
-	int ok, failed, deleted;
+	int ok, failed, deleted, warm, cold;
 	char failure[200];
-	struct sandbox *held;
+	struct sandbox *held; /* by `hold` */
 };
 
 static double now_ms(void)
@@ -154,20 +159,19 @@ static void json_field(const char *body, const char *name, char *to, size_t size
 
 static int create(struct connection *c, struct sandbox *ret, char *failure)
 {
-	char request[2048], body[4096];
-	static const char json[] = "{\"templateID\":\"base\"}";
+	char request[2048], body[4096], json[256];
+	int length = snprintf(json, sizeof(json), "{\"templateID\":\"%s\"}", template);
 	int n = snprintf(request, sizeof(request),
 		"POST /v2/sandboxes HTTP/1.1\r\nhost: %s\r\nconnection: keep-alive\r\nX-API-KEY: %s\r\nUser-Agent: e2b-js-sdk/2.51.0\r\nbrowser: unknown\r\nlang: js\r\n"
 		"lang_version: 20.20.2\r\npackage_version: 2.51.0\r\npublisher: e2b\r\nsdk_runtime: node\r\nsystem: linux\r\ncontent-type: application/json\r\naccept: */*\r\n"
-		"accept-language: *\r\nsec-fetch-mode: cors\r\naccept-encoding: gzip, deflate\r\nTransfer-Encoding: chunked\r\n\r\n%zx\r\n%s\r\n0\r\n\r\n",
-		host, key, sizeof(json) - 1, json);
-	if (send_all(c, request, (size_t)n) < 0)
-		return -EIO;
-	int status = read_answer(c, body, sizeof(body));
-	if (status != 201) {
-		snprintf(failure, 200, "create: %d %.150s", status, status > 0 ? body : "");
+		"accept-language: *\r\nsec-fetch-mode: cors\r\naccept-encoding: gzip, deflate\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n",
+		host, key, (unsigned)length, json);
+	ret->status = send_all(c, request, (size_t)n) < 0 ? -EIO : read_answer(c, body, sizeof(body));
+	if (ret->status != 201) {
+		snprintf(failure, 200, "create: %d %.150s", ret->status, ret->status > 0 ? body : "");
 		return -EIO;
 	}
+	json_field(body, "launch", ret->launch, sizeof(ret->launch));
 	json_field(body, "sandboxID", ret->id, sizeof(ret->id));
 	json_field(body, "envdAccessToken", ret->token, sizeof(ret->token));
 	return 0;
@@ -201,6 +205,29 @@ static int start_echo(struct connection *c, const struct sandbox *s, double *ret
 	return 0;
 }
 
+/* Runs the cell `1+1` and reads its whole answer; *ret_first is the time of the result. */
+static int run_one_cell(struct connection *c, const struct sandbox *s, double *ret_first, char *failure)
+{
+	char request[1024];
+	static const char json[] = "{\"code\":\"1+1\"}", end[] = "\r\n0\r\n\r\n";
+	int n = snprintf(request, sizeof(request),
+		"POST /execute HTTP/1.1\r\nhost: %s\r\nconnection: keep-alive\r\nContent-Type: application/json\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49999\r\n"
+		"X-Access-Token: %s\r\naccept: */*\r\naccept-language: *\r\nsec-fetch-mode: cors\r\nuser-agent: node\r\naccept-encoding: gzip, deflate\r\ncontent-length: %zu\r\n\r\n%s",
+		host, s->id, s->token, sizeof(json) - 1, json);
+	if (send_all(c, request, (size_t)n) < 0)
+		return -EIO;
+	char *hit = read_until(c, "\"is_main_result\": true");
+	*ret_first = now_ms();
+	if (hit)
+		hit = read_until(c, end);
+	if (!hit || !memmem(c->data, c->have, "\"text\": \"2\"", 11)) {
+		snprintf(failure, 200, "execute: %.*s", (int)(c->have < 150 ? c->have : 150), c->data);
+		return -EIO;
+	}
+	drop_until_after(c, hit, end);
+	return 0;
+}
+
 static bool destroy(struct connection *c, const struct sandbox *s)
 {
 	char request[512];
@@ -208,9 +235,9 @@ static bool destroy(struct connection *c, const struct sandbox *s)
 	return send_all(c, request, (size_t)n) == 0 && read_answer(c, NULL, 0) == 204;
 }
 
-static void *run_create(void *arg)
+/* Creates, uses once by `use`, deletes. */
+static void run_lives(struct caller *me, int (*use)(struct connection *, const struct sandbox *, double *, char *))
 {
-	struct caller *me = arg;
 	struct connection *control = malloc(sizeof(*control)), *data = malloc(sizeof(*data));
 	if (!control || !data || open_connection(control) < 0 || open_connection(data) < 0)
 		abort();
@@ -226,7 +253,8 @@ static void *run_create(void *arg)
 			continue;
 		}
 		double first;
-		if (start_echo(data, &s, &first, me->failure) < 0) {
+		*(strcmp(s.launch, "warm") == 0 ? &me->warm : &me->cold) += 1;
+		if (use(data, &s, &first, me->failure) < 0) {
 			me->failed++;
 			close(data->fd);
 			if (open_connection(data) < 0)
@@ -238,6 +266,17 @@ static void *run_create(void *arg)
 		if (destroy(control, &s))
 			me->gone[me->deleted++] = now_ms() - start;
 	}
+}
+
+static void *run_create(void *arg)
+{
+	run_lives(arg, start_echo);
+	return NULL;
+}
+
+static void *run_cell(void *arg)
+{
+	run_lives(arg, run_one_cell);
 	return NULL;
 }
 
@@ -248,7 +287,7 @@ static void *run_exec(void *arg)
 	struct sandbox s;
 	bool made = c && open_connection(c) == 0 && create(c, &s, me->failure) == 0;
 	pthread_barrier_wait(&gate);
-	for (int i = 0; made && i < rounds; i++) {
+	for (int i = 0; made && i < rounds && !over; i++) {
 		double start = now_ms(), first;
 		if (start_echo(c, &s, &first, me->failure) < 0) {
 			me->failed++;
@@ -275,11 +314,25 @@ static void *run_hold(void *arg)
 		if (create(c, &me->held[i], me->failure) < 0) {
 			me->held[i].id[0] = '\0';
 			me->failed++;
+			if (me->held[i].status > 0)
+				continue;
+			close(c->fd);
+			if (open_connection(c) < 0)
+				break;
 		} else {
 			me->ms[me->ok++] = now_ms() - start;
+			*(strcmp(me->held[i].launch, "warm") == 0 ? &me->warm : &me->cold) += 1;
 		}
 	}
 	return NULL;
+}
+
+static void *watch_input(void *arg)
+{
+	while (getchar() != EOF)
+		;
+	over = true;
+	return arg;
 }
 
 static int by_value(const void *a, const void *b)
@@ -290,19 +343,21 @@ static int by_value(const void *a, const void *b)
 
 static void report(const char *mode, struct caller *callers, int n, double wall)
 {
-	int ok = 0, failed = 0;
+	int ok = 0, failed = 0, warm = 0, cold = 0;
 	const char *failure = "";
 	double *all = calloc((size_t)n * (size_t)rounds + 1, sizeof(*all));
 	for (int i = 0; i < n; i++) {
 		memcpy(all + ok, callers[i].ms, (size_t)callers[i].ok * sizeof(*all));
 		ok += callers[i].ok;
 		failed += callers[i].failed;
+		warm += callers[i].warm;
+		cold += callers[i].cold;
 		if (callers[i].failed)
 			failure = callers[i].failure;
 	}
 	qsort(all, (size_t)ok, sizeof(*all), by_value);
-	printf("{\"mode\":\"%s\",\"concurrency\":%d,\"ok\":%d,\"failed\":%d,\"p50_ms\":%.3f,\"p90_ms\":%.3f,\"p99_ms\":%.3f,\"max_ms\":%.3f,\"per_second\":%.1f",
-		mode, n, ok, failed, ok ? all[ok / 2] : 0, ok ? all[ok * 9 / 10] : 0, ok ? all[ok * 99 / 100] : 0, ok ? all[ok - 1] : 0, ok / wall * 1e3);
+	printf("{\"mode\":\"%s\",\"concurrency\":%d,\"ok\":%d,\"failed\":%d,\"warm\":%d,\"cold\":%d,\"p50_ms\":%.3f,\"p90_ms\":%.3f,\"p99_ms\":%.3f,\"max_ms\":%.3f,\"per_second\":%.1f",
+		mode, n, ok, failed, warm, cold, ok ? all[ok / 2] : 0, ok ? all[ok * 9 / 10] : 0, ok ? all[ok * 99 / 100] : 0, ok ? all[ok - 1] : 0, ok / wall * 1e3);
 	printf(",\"samples_ms\":[");
 	for (int i = 0; i < ok; i++)
 		printf(i ? ",%.3f" : "%.3f", all[i]);
@@ -313,6 +368,14 @@ static void report(const char *mode, struct caller *callers, int n, double wall)
 		for (int j = 0; j < callers[i].deleted; j++, comma = ",")
 			printf("%s%.3f", comma, callers[i].gone[j]);
 	printf("]");
+	if (callers[0].held) {
+		comma = "";
+		printf(",\"creates\":[");
+		for (int i = 0; i < n; i++)
+			for (int j = 0; j < rounds; j++, comma = ",")
+				printf("%s{\"status\":%d,\"id\":\"%s\"}", comma, callers[i].held[j].status, callers[i].held[j].id);
+		printf("]");
+	}
 	if (failed) {
 		printf(",\"failure\":\"");
 		for (const char *p = failure; *p; p++)
@@ -326,10 +389,12 @@ static void report(const char *mode, struct caller *callers, int n, double wall)
 
 int main(int argc, char **argv)
 {
-	if (argc != 6) {
-		fprintf(stderr, "usage: client create|exec|hold HOST:PORT KEY CONCURRENCY ROUNDS\n");
+	if (argc != 6 && argc != 7) {
+		fprintf(stderr, "usage: client create|cell|exec|loop|hold HOST:PORT KEY CONCURRENCY ROUNDS [TEMPLATE]\n");
 		return 2;
 	}
+	if (argc == 7)
+		template = argv[6];
 	host = argv[2];
 	key = argv[3];
 	char address[64];
@@ -341,9 +406,13 @@ int main(int argc, char **argv)
 	server = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(colon + 1))};
 	int n = atoi(argv[4]);
 	rounds = atoi(argv[5]);
-	if (inet_pton(AF_INET, address, &server.sin_addr) != 1 || n < 1 || rounds < 1)
+	if (inet_pton(AF_INET, address, &server.sin_addr) != 1 || n < 1 || rounds < 1 || strlen(template) > 128)
 		return 2;
-	void *(*run)(void *) = strcmp(argv[1], "create") == 0 ? run_create : strcmp(argv[1], "exec") == 0 ? run_exec : strcmp(argv[1], "hold") == 0 ? run_hold : NULL;
+	void *(*run)(void *) = strcmp(argv[1], "create") == 0 ? run_create
+		: strcmp(argv[1], "cell") == 0 ? run_cell
+		: strcmp(argv[1], "exec") == 0 || strcmp(argv[1], "loop") == 0 ? run_exec
+		: strcmp(argv[1], "hold") == 0 ? run_hold
+		: NULL;
 	if (!run)
 		return 2;
 	struct caller *callers = calloc((size_t)n, sizeof(*callers));
@@ -351,12 +420,15 @@ int main(int argc, char **argv)
 	for (int i = 0; i < n; i++) {
 		callers[i].ms = calloc((size_t)rounds, sizeof(double));
 		callers[i].gone = calloc((size_t)rounds, sizeof(double));
-		callers[i].held = calloc((size_t)rounds, sizeof(struct sandbox));
+		callers[i].held = run == run_hold ? calloc((size_t)rounds, sizeof(struct sandbox)) : NULL;
 		if (pthread_create(&callers[i].thread, NULL, run, &callers[i]) != 0)
 			abort();
 	}
 	pthread_barrier_wait(&gate);
 	double start = now_ms();
+	pthread_t watcher;
+	if (strcmp(argv[1], "loop") == 0 && pthread_create(&watcher, NULL, watch_input, NULL) != 0)
+		abort();
 	for (int i = 0; i < n; i++)
 		pthread_join(callers[i].thread, NULL);
 	report(argv[1], callers, n, now_ms() - start);
