@@ -63,7 +63,7 @@ enum {
 	F(create, 14, LIST, deny_out, 8192, OPTIONAL)                                                        \
 	F(create, 15, STR, idempotency, 255, OPTIONAL) /* the client's name for what it makes; the same again: the same sandbox */ \
 	F(create, 16, STR, fingerprint, 64, OPTIONAL) /* with that: hex SHA-256 of what was asked for; another one: 409 */ \
-	F(create, 17, I64, shutdown_after, 0, OPTIONAL) /* seconds; it ends then, whatever else was said of it */
+	F(create, 17, I64, shutdown_after, 0, OPTIONAL) /* seconds, 1 to SHUTDOWN_AFTER_MOST; it ends then, whatever else was said of it */
 #define MSG_FIELDS_kill(F)                                                                                   \
 	F(kill, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(kill, 2, STR, request, 64, OPTIONAL)
@@ -334,6 +334,10 @@ enum {
 	M(97, prepared, MSG_FROM_INIT, 0)                                                                    \
 	M(98, assigned, MSG_FROM_INIT, 0)                                                                    \
 	M(110, start, 0, 0)
+
+enum {
+	SHUTDOWN_AFTER_MOST = 10 * 365 * 24 * 3600, /* seconds */
+};
 
 enum timeout_mode {
 	TIMEOUT_SET,     /* POST /timeout: the deadline becomes now + timeout */

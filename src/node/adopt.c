@@ -27,17 +27,6 @@ static void already_dead(struct live *l, const char *reason, const char *detail)
 	live_finish(l);
 }
 
-/* The wall clock may have been set while no node ran. */
-static void show_deadline(struct live *l)
-{
-	struct node *n = l->node;
-	if (l->s.deadline == SANDBOX_NEVER)
-		return;
-	int64_t left = l->s.deadline - n->host->boottime(n->host->arg), shown = l->s.end_at - n->host->realtime(n->host->arg);
-	if (shown - left > NS_PER_S || left - shown > NS_PER_S)
-		l->s.end_at += left - shown;
-}
-
 /* Frozen by the node before, as a rule; not when that was ended on the way from it to running. */
 static void adopted_paused(struct live *l, const struct box_handle *h)
 {
@@ -87,7 +76,7 @@ void live_adopted(struct live *l, const struct box_handle *h, const struct error
 	}
 	if (l->s.state != SANDBOX_RUNNING)
 		go_back(l);
-	show_deadline(l);
+	show_deadline(n, l->s.deadline, &l->s.end_at); /* the wall clock may have been set while no node ran */
 	if (deadlines_set(&n->deadlines, &l->deadline, l->s.deadline) < 0)
 		abort();
 	l->s.handle = *h;
@@ -196,6 +185,9 @@ static void collect(struct sandbox *s, void *arg)
 			r->cap = cap;
 		}
 	}
+	/* Of a create that nobody was told of nothing is left, and its name may be another's already. */
+	if (s->state == SANDBOX_CREATING)
+		s->idempotency[0] = 0;
 	struct live *l = r->n < r->cap ? live_new(n, s) : NULL;
 	if (!l) {
 		sandbox_done(s);

@@ -32,7 +32,7 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	struct msg_sandbox m = {
 		/* Its programs run while its disk is copied: nobody need know. */
 		.id = str_of(s->id), .state = sandbox_runs(s) ? SANDBOX_RUNNING : s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
-		.started_at = s->started_at, .end_at = s->end_at, .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
+		.started_at = s->started_at, .end_at = MIN(s->end_at, s->shutdown_at), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
 		.metadata = {buf_str(&s->metadata)}, .auto_pause = s->auto_pause, .auto_resume = s->auto_resume, .auto_pause_memory = s->auto_pause_memory,
 		.generation = str_of(s->generation), .isolation = str_of(backend_isolation(n->backend)), .sequence = n->sequence,
 	};
@@ -42,6 +42,10 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 	set_text(&m.launch, &m.present, MSG_TAG_sandbox_launch, s->launch);
 	set_text(&m.origin, &m.present, MSG_TAG_sandbox_origin, s->origin);
 	set_text(&m.resumed_from, &m.present, MSG_TAG_sandbox_resumed_from, s->resumed_from);
+	set_text(&m.idempotency, &m.present, MSG_TAG_sandbox_idempotency, s->idempotency);
+	set_text(&m.fingerprint, &m.present, MSG_TAG_sandbox_fingerprint, s->fingerprint);
+	if (s->shutdown_at != SANDBOX_NEVER)
+		msg_set(&m, sandbox, shutdown_at, s->shutdown_at);
 	if (s->state == SANDBOX_PAUSED && s->memory_kept)
 		msg_set(&m, sandbox, memory_kept, true);
 	if (s->has_internet)

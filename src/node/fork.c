@@ -67,6 +67,8 @@ static int fill_child(struct shot *x, struct sandbox *s, struct error *err)
 	s->started_at = n->host->realtime(n->host->arg);
 	s->end_at = s->deadline = SANDBOX_NEVER;
 	s->timeout = x->timeout;
+	s->idempotency[0] = s->fingerprint[0] = 0;
+	show_deadline(n, s->shutdown, &s->shutdown_at); /* its parent's; the wall clock may have been set during the copy */
 	s->handle.text[0] = s->launch[0] = s->resumed_from[0] = s->image[0] = 0;
 	memcpy(s->origin, x->parent.id, sizeof(x->parent.id));
 	live_new_identity(n, s);

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "node/idempotency.h"
 #include "node/snapshots.h"
 
 #include <stdio.h>
@@ -22,6 +23,11 @@ struct live *live_new(struct node *n, struct sandbox *s)
 	}
 	l->node = n;
 	l->s = *s;
+	if (idempotency_take(l) < 0) {
+		map_del(&n->live, str_of(s->id));
+		free(l);
+		return NULL;
+	}
 	images_use_all(&n->images, live_layers(l));
 	return l;
 }
@@ -36,9 +42,11 @@ void live_free(struct live *l)
 {
 	struct node *n = l->node;
 	map_del(&n->live, str_of(l->s.id));
+	idempotency_give(l);
 	live_forget_shot(l);
 	images_leave_all(&n->images, live_layers(l));
 	deadlines_remove(&n->deadlines, &l->deadline);
+	deadlines_remove(&n->shutdowns, &l->shutdown);
 	disk_account_remove(n->disk, &l->disk);
 	live_give_all(l);
 	live_unhold_disk(l);
@@ -77,6 +85,8 @@ static int check_text(struct str s, const char *what, struct error *err)
 static int check_create(const struct node *n, const struct msg_create *m, struct error *err)
 {
 	int r = check_new_timeout(n, m->timeout, err);
+	if (r == 0)
+		r = check_shutdown(m, err);
 	return r < 0 ? r : check_text(m->team, "team", err);
 }
 
@@ -190,6 +200,7 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 	const struct template *t = from ? NULL : templates_find(n->templates, m->template);
 	*s = (struct sandbox){
 		.state = SANDBOX_CREATING, .started_at = n->host->realtime(n->host->arg), .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER,
+		.shutdown_at = SANDBOX_NEVER, .shutdown = SANDBOX_NEVER,
 		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
 		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory, .timeout = m->timeout,
 	};
@@ -198,6 +209,8 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
 	if (!sandbox_copy(s->team, sizeof(s->team), m->team))
 		return error_set(err, -EINVAL, 400, "team: too long");
+	if (idempotency_fill(s, m, err) < 0)
+		return -EINVAL;
 	live_new_identity(n, s);
 	if (buf_add_str(&s->metadata, m->metadata.raw) < 0 || buf_add_str(&s->allow_out, m->allow_out.raw) < 0 || buf_add_str(&s->deny_out, m->deny_out.raw) < 0)
 		return error_errno(err, -ENOMEM, "create");
@@ -207,13 +220,16 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 /* It runs (err NULL), or could not be made. */
 static void answer_create(struct live *l, const struct error *err)
 {
-	struct request *r = steal_pointer(&l->create);
+	struct request *next = steal_pointer(&l->create);
 	if (l->fork)
 		live_forked(l, err);
-	if (r && err)
-		request_fail(r, err);
-	else if (r)
-		request_answer_sandbox(r, l, false);
+	for (struct request *r; (r = next);) {
+		next = r->next;
+		if (err)
+			request_fail(r, err);
+		else
+			request_answer_sandbox(r, l, false);
+	}
 }
 
 /* The create came to nothing, and nothing of it is left: the record goes too, then the client is told. */
@@ -340,6 +356,8 @@ static struct live *prepare_create(struct node *n, const struct msg_create *m, s
 void live_create(struct node *n, struct request *r, const struct msg_create *m)
 {
 	struct error err = {0};
+	if (idempotency_repeat(n, r, m))
+		return;
 	struct live *l = prepare_create(n, m, &err);
 	if (!l) {
 		n->figures.creates_refused++;
@@ -349,6 +367,7 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	}
 	memcpy(l->request, r->text, sizeof(l->request));
 	l->create = r;
+	l->shutdown_after = m->shutdown_after;
 	live_log(LOG_INFO, l, "create from template %s (%s)%s%s", l->s.template_id, l->s.alias, *l->s.origin ? ", snapshot " : "", l->s.origin);
 	live_launch(l);
 }
@@ -399,8 +418,7 @@ static void on_created(struct live *l, const struct box_handle *h, const struct 
 	if (l->s.state != SANDBOX_CREATING)
 		return;
 	l->s.handle = *h;
-	l->s.started_at = l->node->host->realtime(l->node->host->arg);
-	if (live_set_deadline(l, l->s.timeout) < 0) {
+	if (live_start_clocks(l) < 0) {
 		live_end(l, "crashed", "no memory for its deadline");
 		return;
 	}
@@ -492,6 +510,7 @@ void live_end(struct live *l, const char *reason, const char *detail)
 	sandbox_set_state(&l->s, SANDBOX_KILLING);
 	sandbox_set_reason(&l->s, reason, detail);
 	deadlines_remove(&n->deadlines, &l->deadline);
+	deadlines_remove(&n->shutdowns, &l->shutdown);
 	disk_account_remove(n->disk, &l->disk);
 	live_unhold_disk(l);
 	live_fail_waiting(l);

@@ -450,6 +450,7 @@ void node_adopted(struct node *n)
 		serve_egress(n, steal_fd(&n->waiting_egress));
 	if (n->waiting_front >= 0)
 		serve_front(n, steal_fd(&n->waiting_front));
+	node_restore_shutdowns(n);
 	node_arm_deadlines(n);
 	on_prune(n->prune_timer, n);
 	n->ready(n->ready_arg);
@@ -561,9 +562,11 @@ void node_free(struct node *n)
 	disk_account_free(n->disk);
 	templates_free(n->templates);
 	deadlines_done(&n->deadlines);
+	deadlines_done(&n->shutdowns);
 	sampling_done(n);
 	node_dns_free(n);
 	map_done(&n->live);
+	map_done(&n->names);
 	loop_timer_free(n->deadline_timer);
 	loop_timer_free(n->disk_timer);
 	loop_timer_free(n->prune_timer);

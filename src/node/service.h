@@ -110,7 +110,7 @@ struct live {
 	struct sandbox s;
 	struct node *node;
 	struct box *box;          /* NULL before start, after release, and while only the disk of a paused one is kept */
-	struct request *create;   /* waits for running */
+	struct request *create;   /* wait for running: the create, and others by its name */
 	struct request *kills;    /* wait for gone */
 	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
 	struct shot *shot;        /* snapshot, fork or rollback under way (snapshots.h) */
@@ -124,7 +124,9 @@ struct live {
 	struct error boot_error;  /* the boot from the disk has failed; code 0 = not */
 	int64_t paused_at;        /* realtime; shown as end_at of a paused one */
 	uint64_t held;            /* bytes of host disk it holds while paused */
-	struct deadline deadline;
+	struct deadline deadline; /* in node.deadlines while it runs */
+	struct deadline shutdown; /* in node.shutdowns from running to killing */
+	int64_t shutdown_after;   /* seconds from when it runs; 0 = the record has the moment, or none */
 	struct disk_entry disk;
 	enum sandbox_state told;  /* of the last event */
 	struct {
@@ -170,8 +172,10 @@ struct node {
 	struct admission admission;
 	struct disk_account *disk;
 	struct deadlines deadlines;
+	struct deadlines shutdowns; /* shutdown.c */
 	struct deadlines samplings; /* when each running sandbox is sampled next */
 	struct map live;          /* id → struct live */
+	struct map names;         /* team, NUL, Idempotency-Key → struct live (idempotency.c) */
 	struct map snapshots;     /* id → struct snapshot_record */
 	struct shot *shots;       /* all of them */
 	uint64_t copying;         /* bytes that copies under way may take */
@@ -310,6 +314,21 @@ int check_seconds(const struct node *n, int64_t seconds, struct error *err);
 /* Of a new sandbox: the same without 0. */
 int check_new_timeout(const struct node *n, int64_t seconds, struct error *err);
 void node_arm_deadlines(struct node *n);
+/* It is running from now on: when it started, and what counts from there. 0 or -ENOMEM. */
+int live_start_clocks(struct live *l);
+/* What is shown of a deadline, when the wall clock has been set since it was computed. */
+void show_deadline(const struct node *n, int64_t deadline, int64_t *shown);
+
+/* shutdown.c */
+/* 400 out of its bounds. */
+int check_shutdown(const struct msg_create *m, struct error *err);
+/* It runs now: its moment counts, one of its own (shutdown_after) or an inherited one. 0 or -ENOMEM. */
+int live_set_shutdown(struct live *l);
+/* Everything that was recorded is found: the moments of all count. */
+void node_restore_shutdowns(struct node *n);
+/* The wall clock stepped. True: what is shown has moved. */
+bool live_shutdown_stepped(struct live *l, int64_t step);
+void node_expire_shutdowns(struct node *n);
 
 /* network.c */
 void live_network(struct node *n, struct request *r, const struct msg_network *m);

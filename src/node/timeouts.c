@@ -35,6 +35,22 @@ int live_set_deadline(struct live *l, int64_t seconds)
 	return 0;
 }
 
+int live_start_clocks(struct live *l)
+{
+	l->s.started_at = realtime(l->node);
+	int r = live_set_deadline(l, l->s.timeout);
+	return r < 0 ? r : live_set_shutdown(l);
+}
+
+void show_deadline(const struct node *n, int64_t deadline, int64_t *shown)
+{
+	if (deadline == SANDBOX_NEVER)
+		return;
+	int64_t moved = deadline - boottime(n) - (*shown - realtime(n));
+	if (moved > NS_PER_S || moved < -NS_PER_S)
+		*shown += moved;
+}
+
 void live_restore_deadline(struct live *l, int64_t not_before)
 {
 	struct node *n = l->node;
@@ -46,7 +62,7 @@ void live_restore_deadline(struct live *l, int64_t not_before)
 
 void node_arm_deadlines(struct node *n)
 {
-	int64_t at = deadlines_next(&n->deadlines);
+	int64_t at = MIN(deadlines_next(&n->deadlines), deadlines_next(&n->shutdowns));
 	if (at == INT64_MAX)
 		loop_timer_stop(n->deadline_timer);
 	else
@@ -66,6 +82,7 @@ void node_expire(struct node *n)
 {
 	struct deadline *x;
 	int64_t now = boottime(n);
+	node_expire_shutdowns(n); /* first: there is no pause instead of these */
 	while ((x = deadlines_due(&n->deadlines, now)))
 		expire(container_of(x, struct live, deadline), "its timeout passed");
 	node_arm_deadlines(n);
@@ -81,14 +98,18 @@ void node_clock_stepped(struct node *n)
 	map_foreach(&n->live, slot)
 	{
 		struct live *l = slot->value;
-		if (l->s.end_at == SANDBOX_NEVER || l->s.deadline == SANDBOX_NEVER || l->s.state == SANDBOX_CREATING)
-			continue;
-		l->s.end_at += step;
-		if (!sandbox_runs(&l->s))
-			continue; /* its transition writes the record */
-		records_put(n->records, &l->s, SANDBOX_RUNNING, STORE_NORMAL, NULL, NULL);
+		bool moved = live_shutdown_stepped(l, step);
+		if (l->s.end_at != SANDBOX_NEVER && l->s.deadline != SANDBOX_NEVER && l->s.state != SANDBOX_CREATING) {
+			l->s.end_at += step;
+			moved = true;
+		}
+		bool runs = sandbox_runs(&l->s);
+		if (!moved || (!runs && (l->s.state != SANDBOX_PAUSED || l->resuming)))
+			continue; /* a transition writes the record */
+		records_put(n->records, &l->s, runs ? SANDBOX_RUNNING : SANDBOX_PAUSED, STORE_NORMAL, NULL, NULL);
 		node_event(n, &l->s);
 	}
+	node_arm_deadlines(n);
 }
 
 int check_seconds(const struct node *n, int64_t seconds, struct error *err)

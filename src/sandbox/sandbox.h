@@ -32,6 +32,8 @@ struct sandbox {
 	int64_t started_at;       /* ns, CLOCK_REALTIME */
 	int64_t end_at;           /* what is shown: ns, CLOCK_REALTIME; SANDBOX_NEVER */
 	int64_t deadline;         /* what is run on: ns, CLOCK_BOOTTIME of boot_id; SANDBOX_NEVER */
+	int64_t shutdown_at;      /* it ends then whatever its deadline is: ns, CLOCK_REALTIME; SANDBOX_NEVER */
+	int64_t shutdown;         /* the same in ns of CLOCK_BOOTTIME; recorded, it counts under the kernel of boot_id only */
 	int64_t ended_at;         /* ns, CLOCK_REALTIME; with gone */
 	char boot_id[37];         /* of the kernel it runs under */
 	uint32_t cpu_count, memory_mb, disk_mb;
@@ -45,6 +47,7 @@ struct sandbox {
 	char image[64];           /* paused without memory, or becoming so: its disk, relative to node/; "" = none */
 	char origin[33];          /* the sandbox it is a fork of, or the snapshot it was made from; "" = made from a template */
 	char resumed_from[9];     /* of the newest resume: "memory", "disk"; "" = none */
+	char idempotency[256], fingerprint[65]; /* the name that its create had, and of what was asked for; "" = none */
 	struct buf metadata;      /* raw msg_map, owned */
 	struct buf allow_out, deny_out; /* network policy: raw msg_list, owned */
 	struct buf start;         /* what its box is started from: an encoded message `start`, owned */
