@@ -85,3 +85,25 @@ for t in threads: t.join()
 
 def test_subshells_are_said_to_be_missing(kernel):
     assert "subshells" not in str(kernel.client.kernel_info(reply=True, timeout=60)["content"].get("supported_features"))
+
+
+def test_what_it_starts_without_is_there_for_who_asks(own_kernel):
+    kernel = own_kernel()
+    heavy = "jupyter_client.manager jupyter_client.provisioning jupyter_client.blocking dateutil"
+    assert value(kernel.run(f"import sys; [n for n in {heavy.split()!r} if n in sys.modules]")) == "[]"
+    assert value(kernel.run("import jupyter_client; jupyter_client.__version__ == jupyter_client._version.__version__")) == "True"
+    assert value(kernel.run("jupyter_client.KernelManager.__module__, jupyter_client.write_connection_file.__module__")) == "('jupyter_client.manager', 'jupyter_client.connect')"
+    assert value(kernel.run("from jupyter_client import BlockingKernelClient, session; import dateutil.parser; dateutil.parser.parse('1 May 2020').month")) == "5"
+    assert value(kernel.run("import gc; gc.isenabled()")) == "True"
+
+
+def test_dates_of_all_forms_are_read(own_kernel):
+    kernel = own_kernel()
+    client = kernel.client
+    for date in ("2026-11-30T03:15:15.180535Z", "2026-11-30T03:15:15+01:00", "2026-11-30T03:15:15", "2026-11-30T03:15:15.1+00:00", "2026-99-99T03:15:15Z", "no date"):
+        message = client.session.msg("execute_request", {"code": "1", "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": False})
+        message["header"]["date"] = date
+        client.shell_channel.send(message)
+        if "99" in date:
+            continue  # ipykernel drops it
+        assert kernel.finish(message["header"]["msg_id"]).status == "ok", date

@@ -4,6 +4,7 @@ A broken addition must not cost the user the kernel: whatever happens while it l
 know, say), plain ipykernel starts instead and the reason is on stderr.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -27,4 +28,9 @@ def load():
 
 
 if __name__ == "__main__":
-    load().launch_instance()
+    # A twentieth of the start went into looking for garbage among what is there to stay. The kernel turns it on again as it starts.
+    gc.disable()
+    application = load()
+    if not application.__module__.startswith("cubicle_kernel."):
+        gc.enable()
+    application.launch_instance()

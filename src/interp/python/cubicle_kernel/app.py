@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -9,20 +10,14 @@ import sys
 import tempfile
 import threading
 
-# Neither is of use to a kernel that is only asked to execute, and both are loaded by ipykernel 6 at its start. Users can import them.
-_UNUSED = ("debugpy", "jedi")
-_absent = [name for name in _UNUSED if name not in sys.modules]
-for _name in _absent:
-    sys.modules[_name] = None
-try:
+from . import lean
+
+with lean.imports():
     from ipykernel.ipkernel import IPythonKernel
     from ipykernel.kernelapp import IPKernelApp
-finally:
-    for _name in _absent:
-        del sys.modules[_name]
 
 from IPython.paths import get_ipython_dir
-from traitlets import Float, Type
+from traitlets import Any, Float, Type, default
 from traitlets.config import Config
 
 from . import imports, pictures
@@ -68,6 +63,9 @@ class Kernel(IPythonKernel):
         level, self.log.level = self.log.level, max(self.log.level, logging.ERROR)
         super().start()
         self.log.level = level
+        # launch.py turned it off. What is here now stays: no collection looks at it again.
+        gc.freeze()
+        gc.enable()
 
     @contextlib.contextmanager
     def _cancel_on_sigint(self, future):
@@ -93,6 +91,14 @@ class KernelApp(IPKernelApp):
     """ipykernel's application; what is set here gives way to the user's own profile."""
 
     kernel_class = Type(Kernel, klass=IPythonKernel).tag(config=True)
+    # A name in the base class, which is looked up at once, and all of jupyter_client with it.
+    blocking_class = Any()
+
+    @default("blocking_class")
+    def _blocking_class(self):
+        from jupyter_client import BlockingKernelClient
+
+        return BlockingKernelClient
 
     def initialize(self, argv=None):
         """As the base class, also where no directory can be made in the home directory (a full disk, say)."""
