@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 enum { PATIENCE_MS = 60000 };
@@ -40,14 +41,32 @@ static void run_shell(const char *script, const char *a, const char *b)
 		fail_msg("script failed: %s", script);
 }
 
+/* A range of ids that no other test of this machine has now: who has it holds a name. */
+static unsigned take_ids(void)
+{
+	for (unsigned i = 0;; i++) {
+		unsigned n = ((unsigned)getpid() + i) % 32;
+		struct sockaddr_un name = {.sun_family = AF_UNIX};
+		int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "cubicle-backend-test-%u", n);
+		int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		assert_true(fd >= 0 && i < 32);
+		if (bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)) == 0)
+			return 0x40000000u + n * WORLD_IDS;
+		close(fd);
+	}
+}
+
 void world_init(struct world *w)
 {
+	static unsigned ids;
 	char base[16];
 	*w = (struct world){0};
 	assert_non_null(getenv("CUBICLE_PROBE"));
 	snprintf(w->dir, sizeof(w->dir), "/tmp/cubicle-backend-%d", getpid());
 	snprintf(w->template, sizeof(w->template), "%s/template.erofs", w->dir);
-	w->uid_base = 0x40000000u + (unsigned)getpid() % 32 * WORLD_IDS;
+	if (!ids)
+		ids = take_ids();
+	w->uid_base = ids;
 	snprintf(base, sizeof(base), "%u", w->uid_base);
 	run_shell("rm -rf $1; mkdir -p $1/tree; cd $1/tree; mkdir -m 755 bin etc home home/user root dev proc sys run usr; mkdir -m 1777 tmp\n"
 		  "cp /bin/busybox bin/; for c in $(busybox --list); do [ $c = busybox ] || ln -s busybox bin/$c; done\n"
