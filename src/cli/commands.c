@@ -35,6 +35,7 @@ static const struct flag create_flags[] = {
 	{"no-internet", 0, FLAG_SWITCH, NULL, "Let nothing out.", 0, 0},
 	{"auto-pause", 0, FLAG_SWITCH, NULL, "Pause it at its deadline instead of ending it.", 0, 0},
 	{"auto-resume", 0, FLAG_SWITCH, NULL, "Resume it when somebody connects to one of its ports while it is paused.", 0, 0},
+	{"shutdown-after", 0, FLAG_NUMBER, "SECONDS", "It ends then, whatever deadlines, pauses and resumes come meanwhile.", 1, 315360000},
 	{0},
 };
 
@@ -79,6 +80,13 @@ static const struct flag metrics_flags[] = {
 
 static const struct flag kill_flags[] = {
 	{"all", 0, FLAG_SWITCH, NULL, "Every sandbox.", 0, 0},
+	{0},
+};
+
+static const struct flag pool_flags[] = {
+	{"min", 0, FLAG_NUMBER, "N", "Fewest that are kept ready (default SIZE).", 0, 1000},
+	{"max", 0, FLAG_NUMBER, "N", "Most that are kept ready when many are asked for (default SIZE).", 0, 1000},
+	{"wait", 0, FLAG_NUMBER, "SECONDS", "Return when the fewest are ready; after SECONDS say why they are not, and fail.", 1, 3600},
 	{0},
 };
 
@@ -143,6 +151,11 @@ const struct command commands[] = {
 		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "
 		"2.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
 		make_default_flags, 0, CLI_MAX_WORDS, REST_NONE, 0, cmd_template_make_default, true},
+	{"pool set", "TEMPLATE SIZE", "Keep sandboxes of a template started and ready, so that a create gets one at once.",
+		"SIZE is how many to begin with. With --min or --max the number follows what is asked for, within these bounds. SIZE 0 keeps none. They take memory of the whole server, so the key must "
+		"be one of the default team. A template without services has nothing to be ready.", pool_flags, 2, 2, REST_NONE, 0, cmd_pool_set},
+	{"pool list", "", "List the ready pools: bounds, what is ready, and how many creates got one.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_pool_list},
+	{"pool unset", "TEMPLATE", "Give a template's pool back to the server's defaults (ready.min, ready.max).", NULL, NULL, 1, 1, REST_NONE, 0, cmd_pool_unset},
 	{"team create", "NAME", "Make a team and print its id.",
 		"A team has keys, sandboxes and snapshots of its own and sees nothing of others'. Needs root on the server's machine, as all team and key commands do.",
 		quota_flags, 1, 1, REST_NONE, 0, cmd_team_create},

@@ -47,6 +47,11 @@ int cmd_team_delete(struct cli *c);
 /* commands_template.c */
 int cmd_template_list(struct cli *c);
 
+/* commands_pool.c */
+int cmd_pool_set(struct cli *c);
+int cmd_pool_list(struct cli *c);
+int cmd_pool_unset(struct cli *c);
+
 /* make_default.c */
 int cmd_template_make_default(struct cli *c);
 

@@ -45,6 +45,9 @@ static json_t *create_body(const struct cli *c, struct error *err)
 		json_object_set_new(body, "autoPause", json_true());
 	if (cli_flag(c, "auto-resume")->set)
 		json_object_set_new(body, "autoResume", json_pack("{s:b}", "enabled", 1));
+	const struct cli_value *shutdown = cli_flag(c, "shutdown-after");
+	if (shutdown->set)
+		json_object_set_new(body, "lifecycle", json_pack("{s:I}", "shutdownAfterSeconds", (json_int_t)shutdown->number));
 	return steal_pointer(&body);
 }
 
@@ -153,7 +156,7 @@ static void print_info(const json_t *s)
 		const char *title, *key;
 	} lines[] = {
 		{"sandbox", "sandboxID"}, {"template", "alias"}, {"template id", "templateID"}, {"state", "state"}, {"isolation", "isolation"},
-		{"started", "startedAt"}, {"resumed from", "resumedFrom"},
+		{"launch", "launch"}, {"started", "startedAt"}, {"resumed from", "resumedFrom"},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(lines); i++)
 		info_line(lines[i].title, json_str(json_object_get(s, lines[i].key)));
@@ -167,6 +170,7 @@ static void print_info(const json_t *s)
 	const json_t *lifecycle = json_object_get(s, "lifecycle");
 	printf("%-12s %.*s%s\n", "at the end", STR_FMT(json_str(json_object_get(lifecycle, "onTimeout"))),
 		json_is_true(json_object_get(lifecycle, "autoResume")) ? ", resumed by traffic" : "");
+	info_line("shuts down", json_str(json_object_get(lifecycle, "shutdownAt")));
 	printf("%-12s %lld CPU, %lld MiB memory, %lld MiB disk\n", "size", (long long)json_integer_value(json_object_get(s, "cpuCount")),
 		(long long)json_integer_value(json_object_get(s, "memoryMB")), (long long)json_integer_value(json_object_get(s, "diskSizeMB")));
 	cleanup_buf struct buf metadata = BUF_INIT;

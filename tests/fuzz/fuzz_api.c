@@ -2,6 +2,7 @@
 
 #include "api/create.h"
 #include "api/decode.h"
+#include "api/idempotency.h"
 #include "api/routes.h"
 
 /* The first byte says what the rest is: bytes of a path, of a query, of a body. */
@@ -96,9 +97,32 @@ static void body(struct str s)
 	create_args_done(&args);
 }
 
+/* A line of key, then a body: the fingerprint is of what the JSON means, not of how it stands there. */
+static void name(struct str s)
+{
+	struct str key, text;
+	if (!str_cut(s, '\n', &key, &text))
+		return;
+	struct http_head head = {.headers = {{.name = STR("Idempotency-Key"), .value = key}}, .n_headers = 1};
+	cleanup_json json_t *j = json_parse(text, 1 << 20, "body", NULL), *again = NULL;
+	struct create_name first, second;
+	struct error err = {0};
+	if (create_name_parse(&head, j, false, &first, &err) < 0) {
+		hold(err.status == 400);
+		return;
+	}
+	hold(first.key.n >= 1 && first.key.n <= IDEMPOTENCY_KEY_MAX);
+	cleanup_free char *spread = j ? json_dumps(j, JSON_INDENT(3) | JSON_ENSURE_ASCII | JSON_ENCODE_ANY) : NULL;
+	if (!spread)
+		return;
+	again = json_parse(str_of(spread), 1 << 24, "body", NULL);
+	hold(again && create_name_parse(&head, again, false, &second, NULL) == 0 && !strcmp(first.fingerprint, second.fingerprint));
+	hold(create_name_parse(&head, j, true, &second, NULL) == 0 && strcmp(first.fingerprint, second.fingerprint) != 0);
+}
+
 void fuzz_one(struct str input)
 {
-	static void (*const parsers[])(struct str) = {sandbox_id, reference, filter, cursor, path, body};
+	static void (*const parsers[])(struct str) = {sandbox_id, reference, filter, cursor, path, body, name};
 	if (input.n)
-		parsers[(unsigned char)input.p[0] % ARRAY_SIZE(parsers)](str_from(input, 1));
+		parsers[(unsigned char)(input.p[0] - '0') % ARRAY_SIZE(parsers)](str_from(input, 1));
 }
