@@ -1,9 +1,8 @@
 #include "api/create.h"
 #include "base/cleanup.h"
+#include "io/messages.h"
 
 #include <errno.h>
-
-enum { SHUTDOWN_MOST = 10 * 365 * 86400 }; /* seconds */
 
 void create_args_done(struct create_args *a)
 {
@@ -94,8 +93,8 @@ static int parse_shutdown(const json_t *nested, struct create_args *a, struct er
 	int r = field_int(nested, "shutdownAfterSeconds", NULL, &seconds, err);
 	if (r <= 0)
 		return r;
-	if (seconds < 1 || seconds > SHUTDOWN_MOST)
-		return error_set(err, -EINVAL, 400, "shutdownAfterSeconds must be 1 to %d (10 years)", SHUTDOWN_MOST);
+	if (seconds < 1 || seconds > SHUTDOWN_AFTER_MOST)
+		return error_set(err, -EINVAL, 400, "shutdownAfterSeconds must be 1 to %d (10 years)", SHUTDOWN_AFTER_MOST);
 	a->shutdown_after = seconds;
 	return 1;
 }

@@ -52,8 +52,8 @@ void node_restore_shutdowns(struct node *n)
 			show_deadline(n, l->s.shutdown, &l->s.shutdown_at);
 		if (live_set_shutdown(l) < 0)
 			abort(); /* it would run for ever */
-		if (l->s.state == SANDBOX_PAUSED)
-			records_put(n->records, &l->s, SANDBOX_PAUSED, STORE_NORMAL, NULL, NULL);
+		if (l->s.state == SANDBOX_RUNNING || l->s.state == SANDBOX_PAUSED)
+			records_put(n->records, &l->s, l->s.state, STORE_NORMAL, NULL, NULL);
 	}
 }
 
