@@ -104,8 +104,9 @@ static bool may_set(struct api_request *r)
 	return allowed;
 }
 
-/* The template that the path names, however snapshots are called: its id goes to *ret. False = answered. */
-static bool find_template(struct api_request *r, struct str *ret)
+/* The template that the path names, however snapshots are called: its id goes to *ret; one that is not there any more may still have a pool that is set, so for `gone` what was
+ * given does. False = answered. */
+static bool find_template(struct api_request *r, bool gone, struct str *ret)
 {
 	struct template_reference reference;
 	struct error err = {0};
@@ -117,13 +118,13 @@ static bool find_template(struct api_request *r, struct str *ret)
 	if (!api_index_ready(r))
 		return false;
 	const struct index_template *t = reference.tag[0] ? NULL : index_template_find(ix, str_of(reference.name));
-	if (t)
-		*ret = t->id;
-	else if (source_find(ix, r->team, &reference).snapshot)
+	bool snapshot = !t && source_find(ix, r->team, &reference).snapshot;
+	*ret = t ? t->id : r->match.params[0];
+	if (snapshot)
 		api_failf(r, 400, "'%s' is a snapshot: ready pools are of templates only", reference.name);
-	else
+	else if (!t && !gone)
 		source_not_found(r, &reference);
-	return t;
+	return t || (gone && !snapshot);
 }
 
 static int parse_number(const json_t *body, const char *name, int64_t *to, struct error *err)
@@ -168,7 +169,7 @@ void handle_pool_set(struct api_request *r)
 		api_fail(r, &err);
 		return;
 	}
-	if (!find_template(r, &m.template))
+	if (!find_template(r, false, &m.template))
 		return;
 	msg_set(&m, set_pool, request, str_of(r->id));
 	api_wait(r, node_set_pool(r->api->config.node, &m, pool_set, r, &err), &err);
@@ -188,7 +189,7 @@ void handle_pool_unset(struct api_request *r)
 {
 	struct msg_unset_pool m = {0};
 	struct error err = {0};
-	if (!may_set(r) || !find_template(r, &m.template))
+	if (!may_set(r) || !find_template(r, true, &m.template))
 		return;
 	msg_set(&m, unset_pool, request, str_of(r->id));
 	api_wait(r, node_unset_pool(r->api->config.node, &m, pool_unset, r, &err), &err);

@@ -360,6 +360,12 @@ static void pools_are_set_listed_and_unset(void **state)
 	p->set = true;
 	expect("DELETE", "/pools/base", NULL, NULL, 204, NULL);
 	expect("DELETE", "/pools/base", NULL, NULL, 404, "no pool is set");
+	/* Of a template that is not there any more. */
+	*p = (struct pool_info){.template_id = "tmplgone000000000000", .set = true, .min = 1, .size = 1, .max = 1};
+	cleanup_reply struct reply orphan = world_ask(world, "GET", "/pools", NULL, NULL);
+	assert_null(json_object_get(json_array_get(orphan.json, 0), "alias"));
+	expect("DELETE", "/pools/tmplgone000000000000", NULL, NULL, 204, NULL);
+	expect("PUT", "/pools/tmplgone000000000000", NULL, "{\"size\":1}", 404, "not found");
 }
 
 static void bad_pools_are_refused_by_name(void **state)
@@ -390,7 +396,8 @@ static void bad_pools_are_refused_by_name(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
 		expect("PUT", rows[i].target, NULL, rows[i].body, rows[i].status, rows[i].word);
 	expect("POST", "/pools/base", NULL, "{\"size\":3}", 405, "PUT");
-	expect("DELETE", "/pools/nope", NULL, NULL, 404, "template 'nope' not found");
+	expect("DELETE", "/pools/nope", NULL, NULL, 404, "no pool is set");
+	expect("DELETE", "/pools/a%20b", NULL, NULL, 400, "Invalid template reference");
 	assert_int_equal(world->n_pools, 0);
 	/* What only the node knows: that there is nothing to be ready. */
 	world->refuse = (struct error){.code = -EINVAL, .status = 400, .message = "template base has no services: there is nothing to be ready"};
