@@ -196,9 +196,10 @@ static void on_prepared(struct box *b, bool ready, void *arg)
 {
 	struct patient *p = arg;
 	p->prepared = ready;
+	p->unready |= !ready;
 }
 
-static void on_assigned(const struct error *err, void *arg)
+void patient_assigned(const struct error *err, void *arg)
 {
 	struct patient *p = arg;
 	p->assigned = true;
@@ -209,7 +210,7 @@ void patient_assign(struct world *w, struct patient *p, const struct buf *envs, 
 {
 	const struct box_assignment a = {.envs = {buf_str(envs)}, .token = str_of(token)};
 	p->assigned = false;
-	assert_int_equal(box_assign(p->box, &a, on_assigned, p), 0);
+	assert_int_equal(box_assign(p->box, &a, patient_assigned, p), 0);
 	assert_false(p->assigned);
 	wait_for(w, &p->assigned, "an assignment");
 }

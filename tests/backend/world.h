@@ -26,6 +26,7 @@ struct patient {
 	struct box_death death;
 	bool started, failed, died, released;
 	bool prepared;  /* its services are ready */
+	bool unready;   /* ... and were not, once */
 	bool assigned;  /* box_assign() has ended, with the error in `assignment` */
 	struct error assignment;
 };
@@ -52,6 +53,7 @@ void turn(struct world *w, int ms);
 /* Adds a service to the list of a spec: `command` is cut at its spaces. */
 void world_add_service(struct buf *list, const char *name, const char *user, const char *port, const char *command);
 /* box_assign() with these variables and token ("" = open), and its end. */
+extern box_assigned_fn patient_assigned;
 void patient_assign(struct world *w, struct patient *p, const struct buf *envs, const char *token);
 /* create and wait until it runs. */
 void patient_run(struct world *w, struct patient *p, const char *id);
