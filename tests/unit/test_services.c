@@ -1,12 +1,15 @@
 /* Services before anything runs: what a claim may say, the sockets, and what is asked of the spawner, which the test plays. */
 #include "unit.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
+#include "guest/ready.h"
 #include "guest/services.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)
@@ -161,12 +164,218 @@ static void it_is_started_with_what_the_claim_said(void **state)
 	assert_memory_equal(got.body, body, sizeof(body));
 }
 
+/* A request that the played spawner has received. */
+struct asked {
+	int status; /* the writing end of its pipe */
+	char program[64];
+};
+
+static bool take(struct world *w, struct asked *ret)
+{
+	struct {
+		struct spawn_head head;
+		char body[512];
+	} got = {0};
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int) * SPAWN_MAX_FDS)];
+	} control;
+	struct iovec iov = {&got, sizeof(got) - 1};
+	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+	int fds[SPAWN_MAX_FDS];
+	if (recvmsg(w->socket, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+		return false;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+	assert_non_null(c);
+	size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+	memcpy(fds, CMSG_DATA(c), n * sizeof(int));
+	for (size_t i = 1; i < n; i++)
+		close(fds[i]);
+	ret->status = fds[0];
+	/* Behind user, cwd and default workdir. */
+	const char *at = got.body;
+	for (int i = 0; i < 3; i++)
+		at += strlen(at) + 1;
+	snprintf(ret->program, sizeof(ret->program), "%s", at);
+	return true;
+}
+
+static struct asked next(struct world *w, const char *program)
+{
+	struct asked a;
+	for (int i = 0; !take(w, &a); i++) {
+		if (i == 3000)
+			fail_msg("nobody asked for %s", program);
+		loop_turn(w->loop, 10);
+	}
+	assert_string_equal(a.program, program);
+	return a;
+}
+
+static void turns(struct world *w)
+{
+	for (int i = 0; i < 5; i++)
+		loop_turn(w->loop, 5);
+}
+
+/* A process that ends with this status, or waits when it is negative. */
+static pid_t play(struct world *w, struct asked a, int status)
+{
+	pid_t pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fd_close_all_except(3, NULL, 0);
+		setsid();
+		while (status < 0)
+			pause();
+		_exit(status);
+	}
+	const struct spawn_record r = {.kind = SPAWN_PID, .value = pid};
+	assert_int_equal(write(a.status, &r, sizeof(r)), sizeof(r));
+	close(a.status);
+	turns(w);
+	return pid;
+}
+
+struct told {
+	int ready, not_ready;
+};
+
+static void note(bool ready, void *arg)
+{
+	struct told *t = arg;
+	*(ready ? &t->ready : &t->not_ready) += 1;
+}
+
+static void wait_told(struct world *w, const int *n, int expected)
+{
+	for (int i = 0; *n < expected && i < 3000; i++)
+		loop_turn(w->loop, 10);
+	assert_int_equal(*n, expected);
+}
+
+static void make_ready(struct world *w, struct told *t, const char *command)
+{
+	cleanup_buf struct buf list = BUF_INIT, words = BUF_INIT;
+	add(&list, (const char *const[]){"one", "user", "", "/bin/one", NULL});
+	add(&list, (const char *const[]){"two", "user", "", "/bin/two", NULL});
+	assert_int_equal(make(w, &list, NULL), 0);
+	if (command)
+		msg_list_add(&words, str_of(command));
+	w->identity.user = (char[]){"user"};
+	assert_int_equal(ready_new(&w->envd, (struct msg_list){buf_str(&words)}, note, t, &w->envd.ready, NULL), 0);
+	services_start(w->envd.services);
+	ready_services_changed(w->envd.ready);
+}
+
+static void ready_is_what_executes(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	make_ready(w, &t, NULL);
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	assert_int_equal(t.ready, 0);
+	pid_t two = play(w, next(w, "/bin/two"), -1);
+	assert_int_equal(t.ready, 1);
+	kill(one, SIGKILL);
+	wait_told(w, &t.not_ready, 1);
+	one = play(w, next(w, "/bin/one"), -1);
+	assert_int_equal(t.ready, 2);
+	assert_true(ready_end(w->envd.ready));
+	/* Nobody wants to know any more. */
+	kill(one, SIGKILL);
+	next(w, "/bin/one");
+	kill(two, SIGKILL);
+	assert_int_equal(t.not_ready, 1);
+}
+
+static void ready_is_what_the_command_says(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct asked none;
+	make_ready(w, &t, "/bin/check");
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	struct asked last = next(w, "/bin/two"); /* and not the command: not all of them run */
+	assert_false(take(w, &none));
+	pid_t two = play(w, last, -1);
+	play(w, next(w, "/bin/check"), 7);
+	play(w, next(w, "/bin/check"), 1);
+	assert_int_equal(t.ready, 0);
+	/* A service ends under it: what it says after that does not count, and it is killed. */
+	pid_t check = play(w, next(w, "/bin/check"), -1);
+	kill(one, SIGKILL);
+	struct asked again = next(w, "/bin/one");
+	turns(w);
+	assert_int_equal(kill(check, 0), -1);
+	assert_int_equal(t.ready, 0);
+	one = play(w, again, -1);
+	play(w, next(w, "/bin/check"), 0);
+	wait_told(w, &t.ready, 1);
+	assert_int_equal(t.not_ready, 0);
+	assert_true(ready_end(w->envd.ready));
+	kill(one, SIGKILL);
+	kill(two, SIGKILL);
+}
+
+static void an_end_takes_what_is_being_started(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	make_ready(w, &t, "/bin/check");
+	pid_t one = play(w, next(w, "/bin/one"), -1), two = play(w, next(w, "/bin/two"), -1);
+	struct asked check = next(w, "/bin/check");
+	assert_false(ready_end(w->envd.ready));
+	pid_t pid = play(w, check, -1);
+	for (int i = 0; kill(pid, 0) == 0 && i < 3000; i++)
+		loop_turn(w->loop, 10);
+	assert_int_equal(kill(pid, 0), -1);
+	assert_int_equal(t.ready, 0);
+	kill(one, SIGKILL);
+	kill(two, SIGKILL);
+}
+
+static void frozen_nothing_is_tried(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct asked none;
+	make_ready(w, &t, "/bin/check");
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	struct asked last = next(w, "/bin/two");
+	ready_stand_still(w->envd.ready, true);
+	pid_t two = play(w, last, -1);
+	turns(w);
+	assert_false(take(w, &none));
+	ready_stand_still(w->envd.ready, false);
+	play(w, next(w, "/bin/check"), 0);
+	wait_told(w, &t.ready, 1);
+	kill(one, SIGKILL);
+	kill(two, SIGKILL);
+}
+
+static void a_damaged_ready_command_is_refused(void **state)
+{
+	struct world *w = *state;
+	struct error err = {0};
+	cleanup_buf struct buf nul = BUF_INIT;
+	msg_list_add(&nul, STR("/x\0y"));
+	assert_int_equal(ready_new(&w->envd, (struct msg_list){STR("\3\0\0\0ab")}, note, NULL, &w->envd.ready, &err), -EINVAL);
+	assert_int_equal(ready_new(&w->envd, (struct msg_list){buf_str(&nul)}, note, NULL, &w->envd.ready, &err), -EINVAL);
+	assert_null(w->envd.ready);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(what_is_no_service_is_refused, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(the_port_is_open_before_anything_runs, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(it_is_started_with_what_the_claim_said, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(ready_is_what_executes, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(ready_is_what_the_command_says, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(an_end_takes_what_is_being_started, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(frozen_nothing_is_tried, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(a_damaged_ready_command_is_refused, set_up, tear_down),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
