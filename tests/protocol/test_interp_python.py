@@ -369,6 +369,21 @@ class SandboxVariables(unittest.TestCase):
         self.assertEqual(of(events, "number_of_executions")[0]["execution_count"], 1)
         service.stop()
 
+    def test_a_kernel_that_was_ready_before_they_were_known_has_them_in_its_first_cell(self):
+        # As in a ready pool: the sandbox becomes somebody's when its services run.
+        envd = FakeEnvd({"G": "nobody's"})
+        self.addCleanup(envd.stop)
+        service = Interp(KERNELS, "--envd", envd.url, start="python", env={**os.environ, "G": "of the service", "K": "kept"})
+        self.addCleanup(service.discard)
+        self.assertEqual(service.call("GET", "/health")[0], 200)
+        self.assertEqual(envd.asked, [])
+        envd.variables, envd.token = {"G": "somebody's", "E2B_SANDBOX_ID": "his"}, "his token"
+        events = service.run("import os\nprint(*(os.environ[n] for n in ('G', 'E2B_SANDBOX_ID', 'K')))\n1", token="his token")
+        self.assertEqual(of(events, "stdout")[0]["text"], "somebody's his kept\n")
+        self.assertEqual(of(events, "number_of_executions")[0]["execution_count"], 1)
+        self.assertEqual(service.text("import os\nprint(os.environ['G'])", context_id=service.create()["id"], token="his token"), "somebody's\n")
+        service.stop()
+
     def test_an_envd_that_is_not_there_or_silent_stops_nothing(self):
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
