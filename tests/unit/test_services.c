@@ -256,13 +256,14 @@ static void wait_told(struct world *w, const int *n, int expected)
 
 static void make_ready(struct world *w, struct told *t, const char *command)
 {
+	static char user[] = "user";
 	cleanup_buf struct buf list = BUF_INIT, words = BUF_INIT;
 	add(&list, (const char *const[]){"one", "user", "", "/bin/one", NULL});
 	add(&list, (const char *const[]){"two", "user", "", "/bin/two", NULL});
 	assert_int_equal(make(w, &list, NULL), 0);
 	if (command)
 		msg_list_add(&words, str_of(command));
-	w->identity.user = (char[]){"user"};
+	w->identity.user = user;
 	assert_int_equal(ready_new(&w->envd, (struct msg_list){buf_str(&words)}, note, t, &w->envd.ready, NULL), 0);
 	services_start(w->envd.services);
 	ready_services_changed(w->envd.ready);
