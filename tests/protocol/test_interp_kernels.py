@@ -230,7 +230,7 @@ class Ends(Case):
         context = self.service.create(language="fake")["id"]
         # A kernel's own thread sends what is published: it ends when that has come.
         s = self.service.begin("publish('stream', {'name': 'stdout', 'text': 'last'})\nwhile not os.path.exists(%r): time.sleep(0.01)\nos._exit(3)" % (self.dir + "/end"), context_id=context)
-        self.assertEqual((s.next()["type"], s.next()["text"]), ("number_of_executions", "last"))
+        self.assertEqual(s.until("stdout")["text"], "last")
         open(self.dir + "/end", "w").close()
         (event,) = s.rest()
         s.close()
