@@ -442,6 +442,61 @@ static void a_pause_ends_a_generation(void **state)
 	index_free(ix);
 }
 
+static struct msg_sandbox named(const char *id, const char *team, const char *name, uint64_t sequence)
+{
+	struct msg_sandbox m = sandbox(id, 1, sequence);
+	m.team = str_of(team);
+	msg_set(&m, sandbox, idempotency, str_of(name));
+	msg_set(&m, sandbox, fingerprint, STR("f"));
+	return m;
+}
+
+static void name_means(const struct sandbox_index *ix, const char *team, const char *name, const char *id)
+{
+	const struct index_sandbox *s = index_named(ix, str_of(team), str_of(name));
+	if (!id)
+		assert_null(s);
+	else if (!s)
+		fail_msg("%s of %s: nothing, not %s", name, team, id);
+	else
+		assert_str(s->id, id);
+}
+
+static void names_of_creates_follow_their_sandboxes(void **state)
+{
+	struct sandbox_index *ix = fresh();
+	char longest[256];
+	memset(longest, 'x', 255);
+	longest[255] = 0;
+	index_synced(ix, 0);
+	put(ix, named("a", "t1", "n", 1), true, 0);
+	put(ix, named("b", "t2", "n", 2), true, 0);
+	put(ix, named("c", "t1", longest, 3), true, 0);
+	put(ix, sandbox("d", 1, 4), true, 0);
+	name_means(ix, "t1", "n", "a");
+	name_means(ix, "t2", "n", "b");
+	name_means(ix, "t1", longest, "c");
+	name_means(ix, "t1", "", NULL);
+	name_means(ix, "t", "1n", NULL);
+	/* Another message about it takes the entry's place, and the name with it. */
+	put(ix, named("a", "t1", "n", 5), true, 0);
+	name_means(ix, "t1", "n", "a");
+	/* The next one of the name came before the end of the last one: that does not take it away. */
+	put(ix, named("e", "t1", "n", 6), true, 0);
+	put(ix, gone("a", "killed", 7), true, 0);
+	name_means(ix, "t1", "n", "e");
+	index_killed(ix, STR("e"));
+	name_means(ix, "t1", "n", NULL);
+	/* A snapshot replaces them all. */
+	index_begin(ix);
+	put(ix, named("f", "t2", "n", 0), false, 0);
+	index_synced(ix, 9);
+	name_means(ix, "t2", "n", "f");
+	name_means(ix, "t1", longest, NULL);
+	assert_int_equal(index_count(ix), 1);
+	index_free(ix);
+}
+
 int main(void)
 {
 	signal(SIGPIPE, SIG_IGN);
@@ -455,6 +510,7 @@ int main(void)
 		cmocka_unit_test(a_kill_is_seen_before_its_event),
 		cmocka_unit_test(many_ends_stay_bounded),
 		cmocka_unit_test(snapshots_are_found_by_id_and_by_their_teams_names),
+		cmocka_unit_test(names_of_creates_follow_their_sandboxes),
 		cmocka_unit_test(a_pause_ends_a_generation),
 		cmocka_unit_test(calls_get_their_answers),
 		cmocka_unit_test(a_lost_node_fails_its_calls_and_a_new_one_is_asked_again),
