@@ -28,7 +28,10 @@
 	F(snapshot_recorded) /* nobody has been told */                                                      \
 	F(fork_made)       /* all children run, nobody has been told of them as such */                      \
 	F(rollback_started) /* both boxes run, the first is recorded */                                      \
-	F(rollback_recorded) /* both run, the second is recorded */
+	F(rollback_recorded) /* both run, the second is recorded */                                          \
+	F(claim_taken)     /* a create has a ready sandbox, which does not know yet */                       \
+	F(claim_assigned)  /* that is its own, no record says so */                                          \
+	F(claim_recorded)  /* nobody has been told */
 
 enum fault {
 #define FAULT_ID(name) FAULT_##name,

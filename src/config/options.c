@@ -254,6 +254,8 @@ int options_load(struct options *o, int *argc, char **argv, char **environ, stru
 
 int options_check(const struct options *o, struct error *err)
 {
+	if (o->ready_max && o->ready_min > o->ready_max)
+		return error_set(err, -EINVAL, 400, "ready.min (%lld) is over ready.max (%lld)", (long long)o->ready_min, (long long)o->ready_max);
 	if (o->pool_min > o->pool_max)
 		return error_set(err, -EINVAL, 400, "pool.min (%lld) is over pool.max (%lld)", (long long)o->pool_min,
 			(long long)o->pool_max);

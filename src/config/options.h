@@ -41,6 +41,9 @@
 	O("sandbox.pids", sandbox_pids, INT, "512", 16, 4000000, "Most processes and threads in a sandbox.")   \
 	O("pool.min", pool_min, INT, "8", 0, 1000, "Slots kept ready at least.")                             \
 	O("pool.max", pool_max, INT, "128", 0, 1000, "Slots kept ready at most.")                            \
+	O("ready.min", ready_min, INT, "1", 0, 1000, "Sandboxes kept ready at least, of each template with services whose pool is not set otherwise.") \
+	O("ready.max", ready_max, INT, "16", 0, 1000, "Sandboxes kept ready at most, likewise. 0 = none, but for pools that are set.") \
+	O("ready.memory", ready_memory, PERCENT, "25", 0, 100, "Share of the memory that may be promised which ready sandboxes may have.") \
 	O("uid_base", uid_base, INT, "1879048192", 65536, 4294901760, "First id of the sandboxes' uid and gid ranges, 65536 each.") \
 	O("network.pool", network_pool, STRING, "100.96.0.0/16", 0, 0, "IPv4 range that the sandboxes' links are cut from.") \
 	O("network.private", network_private_open, STRING, "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16", 0, 0, "Private IPv4 ranges that a sandbox's allowOut may open, comma-separated; empty: none.") \

@@ -114,6 +114,14 @@ int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b
 	return 0;
 }
 
+void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to)
+{
+	*to = *from;
+	if (from->at)
+		d->entries[from->at - 1] = to;
+	from->at = 0;
+}
+
 void disk_account_remove(struct disk_account *d, struct disk_entry *e)
 {
 	if (!e->at)

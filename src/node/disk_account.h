@@ -68,6 +68,8 @@ void disk_account_free(struct disk_account *d);
 
 /* A running box is watched from the next look on, which also undoes what a node before has braked and frozen (`adopted`). 0 or -ENOMEM. */
 int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted);
+/* The box is another object's now: all that is known of it goes along. `from` is not there any more. */
+void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to);
 /* Takes an entry that is not there, too. */
 void disk_account_remove(struct disk_account *d, struct disk_entry *e);
 

@@ -54,6 +54,7 @@ static void fill(struct node *n, struct node_figures *f)
 	backend_figures(n->backend, &backend);
 	f->pool_parked = backend.parked;
 	f->pool_wanted = backend.wanted;
+	ready_figures(n, f);
 }
 
 static void read_processes(void *arg)

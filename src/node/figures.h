@@ -18,7 +18,7 @@ enum figure_kind { FIGURE_GAUGE, FIGURE_COUNTER, FIGURE_SECONDS };
 	F(snapshotting, GAUGE, "cubicle_sandboxes", "state=\"snapshotting\"", NULL)                          \
 	F(killing, GAUGE, "cubicle_sandboxes", "state=\"killing\"", NULL)                                    \
 	F(sandboxes_most, GAUGE, "cubicle_sandboxes_limit", "", "Most sandboxes at once (max_sandboxes).")   \
-	F(created_warm, COUNTER, "cubicle_sandbox_creates_total", "launch=\"warm\"", "Sandboxes that came to run, from a slot of the pool (warm) or without one (cold).") \
+	F(created_warm, COUNTER, "cubicle_sandbox_creates_total", "launch=\"warm\"", "Sandboxes that came to run: warm, when nothing had to be started for them, or cold.") \
 	F(created_cold, COUNTER, "cubicle_sandbox_creates_total", "launch=\"cold\"", NULL)                   \
 	F(creates_refused, COUNTER, "cubicle_sandbox_create_failures_total", "cause=\"refused\"", "Creates that were refused at once, or came to nothing.") \
 	F(creates_failed, COUNTER, "cubicle_sandbox_create_failures_total", "cause=\"failed\"", NULL)        \
@@ -44,6 +44,15 @@ enum figure_kind { FIGURE_GAUGE, FIGURE_COUNTER, FIGURE_SECONDS };
 	F(disk_zone, GAUGE, "cubicle_state_disk_zone", "", "0 calm, 1 below the reserve, 2 below the red mark, 3 full (docs/architecture.md, Space).") \
 	F(pool_parked, GAUGE, "cubicle_pool_slots", "", "Slots that wait for a create.")                     \
 	F(pool_wanted, GAUGE, "cubicle_pool_slots_wanted", "", "How many should wait now, by what was taken lately.") \
+	F(ready_parked, GAUGE, "cubicle_ready_sandboxes", "", "Sandboxes of ready pools that wait for a create.") \
+	F(ready_wanted, GAUGE, "cubicle_ready_sandboxes_wanted", "", "How many should wait now, by what was taken lately and the bounds of the pools.") \
+	F(ready_hits, COUNTER, "cubicle_ready_creates_total", "result=\"hit\"", "Creates of templates with a ready pool that got a ready sandbox, or were started cold.") \
+	F(ready_misses, COUNTER, "cubicle_ready_creates_total", "result=\"miss\"", NULL)                    \
+	F(ready_failed, COUNTER, "cubicle_ready_failures_total", "", "Ready sandboxes that could not be started, or were lost before a create had them.") \
+	F(ready_evicted, COUNTER, "cubicle_ready_evictions_total", "", "Ready sandboxes that were ended to make room.") \
+	F(ready_refill, SECONDS, "cubicle_ready_refill_seconds_total", "", "Time from the start of ready sandboxes until they were ready, all together.") \
+	F(ready_refills, COUNTER, "cubicle_ready_refills_total", "", "Sandboxes that came to be ready.")    \
+	F(ready_memory, GAUGE, "cubicle_ready_memory_promised_bytes", "", "Memory promised to sandboxes that are ready or being made so.") \
 	F(history_bytes, GAUGE, "cubicle_metrics_history_bytes", "", "Memory that the samples of all sandboxes take.") \
 	F(serve_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"serve\"", "Resident memory of our processes.") \
 	F(node_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"node\"", NULL)                    \

@@ -92,18 +92,16 @@ static void make_child(struct shot *x, unsigned at)
 	struct live *l = NULL;
 	if (x->node->stopping)
 		error_set(&err, -EAGAIN, 503, "the server is stopping");
-	else if (fill_child(x, &s, &err) < 0)
-		sandbox_done(&s);
-	else
-		l = live_admit(x->node, &s, &err);
+	else if (fill_child(x, &s, &err) == 0 && !(l = live_new(x->node, &s)))
+		error_errno(&err, -ENOMEM, "fork");
 	if (!l) {
+		sandbox_done(&s);
 		note(x, at, NULL, &err);
 		return;
 	}
 	memcpy(l->request, x->request->text, sizeof(l->request));
 	l->fork = x;
 	l->fork_at = at;
-	live_log(LOG_INFO, l, "fork of %s", l->s.origin);
 	live_launch(l);
 }
 

@@ -14,6 +14,14 @@ struct live *live_find(struct node *n, struct str id)
 	return map_get(&n->live, id);
 }
 
+/* Its create or fork is over, one way or the other. */
+static void live_landed(struct live *l)
+{
+	if (l->in_flight)
+		ready_creating(l->node, false);
+	l->in_flight = false;
+}
+
 struct live *live_new(struct node *n, struct sandbox *s)
 {
 	struct live *l = calloc(1, sizeof(*l));
@@ -45,6 +53,8 @@ void live_free(struct live *l)
 	idempotency_give(l);
 	live_forget_shot(l);
 	images_leave_all(&n->images, live_layers(l));
+	live_landed(l);
+	ready_forget(l);
 	deadlines_remove(&n->deadlines, &l->deadline);
 	deadlines_remove(&n->shutdowns, &l->shutdown);
 	disk_account_remove(n->disk, &l->disk);
@@ -139,6 +149,31 @@ void live_new_identity(struct node *n, struct sandbox *s)
 	sandbox_derive_tokens(s, n->key);
 }
 
+void live_take_identity(struct live *l, const char *id)
+{
+	struct node *n = l->node;
+	struct sandbox *s = &l->s;
+	struct msg_start start;
+	struct error err;
+	cleanup_buf struct buf envs = BUF_INIT, all = BUF_INIT;
+	map_del(&n->live, str_of(s->id));
+	live_new_identity(n, s);
+	if (id)
+		memcpy(s->id, id, sizeof(s->id));
+	sandbox_derive_tokens(s, n->key);
+	int r = sandbox_start(s, &start);
+	if (r == 0)
+		r = live_merge_envs(s, start.envs, (struct msg_map){STR("")}, &envs, &err);
+	start.envs.raw = buf_str(&envs);
+	if (r == 0)
+		r = msg_encode(MSG_ID_start, &start, 0, &all, &err);
+	if (r < 0 || map_put(&n->live, str_of(s->id), l, NULL) < 0)
+		abort(); /* no memory: see records.c */
+	buf_done(&s->start);
+	s->start = all;
+	all = BUF_INIT;
+}
+
 /* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
 static int start_of_template(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
@@ -194,6 +229,14 @@ static int from_snapshot(struct node *n, struct sandbox *s, const struct snapsho
 	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
+int live_fill_ready(struct node *n, struct sandbox *s, const struct template *t, struct error *err)
+{
+	*s = (struct sandbox){.state = SANDBOX_CREATING, .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER, .secure = true, .public_traffic = true};
+	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
+	live_new_identity(n, s);
+	return from_template(n, s, t, (struct msg_map){STR("")}, err);
+}
+
 static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandbox *s, struct error *err)
 {
 	const struct snapshot_record *from = snapshot_find(n, m->template);
@@ -221,6 +264,7 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 static void answer_create(struct live *l, const struct error *err)
 {
 	struct request *next = steal_pointer(&l->create);
+	live_landed(l);
 	if (l->fork)
 		live_forked(l, err);
 	for (struct request *r; (r = next);) {
@@ -287,7 +331,7 @@ static char *layer_paths(const struct node *n, struct msg_list layers, struct bo
 	return paths;
 }
 
-struct box *node_start_box(struct node *n, const struct sandbox *s, const char *disk, const struct box_ops *ops, void *arg, struct error *err)
+static struct box *start_box(struct node *n, const struct sandbox *s, const char *disk, bool unassigned, const struct box_ops *ops, void *arg, struct error *err)
 {
 	struct msg_start start;
 	if (sandbox_start(s, &start) < 0) {
@@ -299,9 +343,20 @@ struct box *node_start_box(struct node *n, const struct sandbox *s, const char *
 		.pids = (uint32_t)n->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
 		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
 		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .ready = start.ready, .disk = disk,
+		.unassigned = unassigned,
 	};
 	cleanup_free char *paths = layer_paths(n, start.layers, &spec, err);
 	return paths ? box_create(n->backend, &spec, ops, arg, err) : NULL;
+}
+
+struct box *node_start_box(struct node *n, const struct sandbox *s, const char *disk, const struct box_ops *ops, void *arg, struct error *err)
+{
+	return start_box(n, s, disk, false, ops, arg, err);
+}
+
+struct box *node_start_unassigned(struct node *n, const struct sandbox *s, const struct box_ops *ops, void *arg, struct error *err)
+{
+	return start_box(n, s, NULL, true, ops, arg, err);
 }
 
 struct box *live_start_box(struct live *l, const char *disk, struct error *err)
@@ -309,48 +364,72 @@ struct box *live_start_box(struct live *l, const char *disk, struct error *err)
 	return node_start_box(l->node, &l->s, disk, &live_box_ops, l, err);
 }
 
-struct live *live_admit(struct node *n, struct sandbox *s, struct error *err)
+static void log_create(const struct live *l, const char *how)
 {
-	struct live *l = live_new(n, s);
-	if (!l) {
-		sandbox_done(s);
-		error_errno(err, -ENOMEM, "create");
-		return NULL;
-	}
-	if (admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, err) < 0) {
-		live_free(l);
-		return NULL;
-	}
-	l->admitted = l->disk_admitted = true;
-	return l;
+	live_log(LOG_INFO, l, "create from template %s (%s)%s%s%s", l->s.template_id, l->s.alias, *l->s.origin ? ", of " : "", l->s.origin, how);
 }
 
-void live_launch(struct live *l)
+void live_refused(struct live *l, const struct error *err)
 {
+	live_log(LOG_INFO, l, "create refused: %s", err->message);
+	if (l->create)
+		l->node->figures.creates_refused++;
+	answer_create(l, err);
+	live_free(l);
+}
+
+/* Nothing of it was started before. */
+static void launch_cold(struct live *l)
+{
+	struct node *n = l->node;
 	struct error err = {0};
+	if (admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, &err) < 0) {
+		live_refused(l, &err);
+		return;
+	}
+	l->admitted = l->disk_admitted = true;
+	log_create(l, "");
 	/* Nobody waits for the intent: what a crash leaves of a create that no record names is swept like one whose record says creating. When the store is
 	 * broken, the record that the answer waits for fails too. */
-	records_put(l->node->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
+	records_put(n->records, &l->s, SANDBOX_CREATING, STORE_NORMAL, NULL, NULL);
 	l->box = live_start_box(l, NULL, &err);
 	if (!l->box)
 		create_failed(l, &err);
 }
 
-/* Checked, admitted and in the map; NULL with *err set. */
+enum { CLAIMS_MOST = 3 }; /* of ready sandboxes, then it is started cold */
+
+void live_launch(struct live *l)
+{
+	if (!l->in_flight)
+		ready_creating(l->node, true);
+	l->in_flight = true;
+	if (l->claims < CLAIMS_MOST && ready_claim(l))
+		return;
+	ready_missed(l);
+	/* What it has tried may still be ending under that name. */
+	if (l->claims)
+		live_take_identity(l, NULL);
+	launch_cold(l);
+}
+
+void live_unclaimed(struct live *l)
+{
+	live_launch(l);
+}
+
+/* Checked, and in the map; NULL with *err set. */
 static struct live *prepare_create(struct node *n, const struct msg_create *m, struct error *err)
 {
 	struct sandbox s = {0};
-	if (n->stopping) {
+	struct live *l = NULL;
+	if (n->stopping)
 		error_set(err, -EAGAIN, 503, "the server is stopping");
-		return NULL;
-	}
-	if (check_create(n, m, err) < 0)
-		return NULL;
-	if (fill_sandbox(n, m, &s, err) < 0) {
+	else if (check_create(n, m, err) == 0 && fill_sandbox(n, m, &s, err) == 0 && !(l = live_new(n, &s)))
+		error_errno(err, -ENOMEM, "create");
+	if (!l)
 		sandbox_done(&s);
-		return NULL;
-	}
-	return live_admit(n, &s, err);
+	return l;
 }
 
 void live_create(struct node *n, struct request *r, const struct msg_create *m)
@@ -368,14 +447,13 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	memcpy(l->request, r->text, sizeof(l->request));
 	l->create = r;
 	l->shutdown_after = m->shutdown_after;
-	live_log(LOG_INFO, l, "create from template %s (%s)%s%s", l->s.template_id, l->s.alias, *l->s.origin ? ", snapshot " : "", l->s.origin);
 	live_launch(l);
 }
 
 void live_watch(struct live *l, bool adopted)
 {
 	struct node *n = l->node;
-	if (disk_account_add(n->disk, &l->disk, l->box, adopted) < 0)
+	if (!l->disk.at && disk_account_add(n->disk, &l->disk, l->box, adopted) < 0)
 		abort(); /* unwatched it could fill the host */
 	/* The account sleeps while there is nothing to watch. While it is calm and awake a new one changes nothing: how soon it looks again allows for writers
 	 * as fast as memory, and a look at all for each create would make creates slower the more sandboxes there are. */
@@ -395,12 +473,40 @@ static void running_recorded(const struct error *err, void *arg)
 		live_end(l, "crashed", err->message);
 		return;
 	}
+	if (l->claims)
+		FAULT(claim_recorded);
 	sandbox_set_state(&l->s, SANDBOX_RUNNING);
 	live_watch(l, false);
 	live_log(LOG_INFO, l, "running (%s)", l->s.launch);
 	node_event(l->node, &l->s);
 	answer_create(l, NULL);
 	node_stop_check(l->node);
+}
+
+/* Its box runs. */
+static void created(struct live *l, const struct box_handle *h, const char *launch)
+{
+	l->s.handle = *h;
+	if (live_start_clocks(l) < 0) {
+		live_end(l, "crashed", "no memory for its deadline");
+		return;
+	}
+	sandbox_copy(l->s.launch, sizeof(l->s.launch), str_of(launch));
+	records_put(l->node->records, &l->s, SANDBOX_RUNNING, STORE_NORMAL, running_recorded, l);
+}
+
+void live_claimed(struct live *l, struct box *b, const struct box_handle *h)
+{
+	l->box = b;
+	l->admitted = l->disk_admitted = true;
+	log_create(l, ", from a ready one");
+	created(l, h, "warm");
+}
+
+const char *live_launch_of(const struct sandbox *s, const struct box *b)
+{
+	struct msg_start start;
+	return sandbox_start(s, &start) == 0 && start.services.raw.n ? "cold" : box_launch(b);
 }
 
 /* What the box tells */
@@ -417,13 +523,7 @@ static void on_created(struct live *l, const struct box_handle *h, const struct 
 	}
 	if (l->s.state != SANDBOX_CREATING)
 		return;
-	l->s.handle = *h;
-	if (live_start_clocks(l) < 0) {
-		live_end(l, "crashed", "no memory for its deadline");
-		return;
-	}
-	sandbox_copy(l->s.launch, sizeof(l->s.launch), str_of(box_launch(l->box)));
-	records_put(l->node->records, &l->s, SANDBOX_RUNNING, STORE_NORMAL, running_recorded, l);
+	created(l, h, live_launch_of(&l->s, l->box));
 }
 
 /* Kill */
@@ -575,4 +675,4 @@ static void on_released(struct box *b, void *arg)
 		live_finish(l);
 }
 
-const struct box_ops live_box_ops = {on_started, on_died, on_released};
+const struct box_ops live_box_ops = {on_started, on_died, on_released, NULL};

@@ -102,7 +102,7 @@ static void runs(struct live *l)
 	struct node *n = l->node;
 	char image[sizeof(l->s.image)];
 	memcpy(image, l->s.image, sizeof(image));
-	apply(&l->s, n, &l->next, l->box ? box_launch(l->box) : "");
+	apply(&l->s, n, &l->next, l->box ? live_launch_of(&l->s, l->box) : "");
 	l->resuming = false;
 	sandbox_set_state(&l->s, SANDBOX_RUNNING);
 	live_unhold_disk(l);
@@ -156,7 +156,7 @@ static void resume_recorded(const struct error *err, void *arg)
 static void record(struct live *l)
 {
 	struct sandbox result = l->s; /* shares what it holds */
-	apply(&result, l->node, &l->next, box_launch(l->box));
+	apply(&result, l->node, &l->next, live_launch_of(&l->s, l->box));
 	l->recording = true;
 	records_put(l->node->records, &result, SANDBOX_RUNNING, STORE_NORMAL, resume_recorded, l);
 }

@@ -126,7 +126,7 @@ static void on_started(struct box *b, const struct box_handle *h, const struct e
 		return; /* it is being killed */
 	FAULT(rollback_started);
 	x->handle = *h;
-	sandbox_copy(x->launch, sizeof(x->launch), str_of(box_launch(b)));
+	sandbox_copy(x->launch, sizeof(x->launch), str_of(live_launch_of(&l->s, b)));
 	sandbox_new_generation(x->generation);
 	exchange(x);
 	x->recording = true;
@@ -146,7 +146,7 @@ static void on_released(struct box *b, void *arg)
 	other_gone(arg);
 }
 
-static const struct box_ops other_ops = {on_started, on_died, on_released};
+static const struct box_ops other_ops = {on_started, on_died, on_released, NULL};
 
 /* How the sandbox is started now, but on the layers of the snapshot. */
 static int new_start(struct shot *x, struct error *err)

@@ -143,10 +143,16 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 
 /* Channels */
 
+static void template_changed(const struct template *t, bool gone, void *arg)
+{
+	node_template_event(t, gone, arg);
+	ready_template(arg, t, gone);
+}
+
 static void reload_templates(struct node *n, struct request *r)
 {
 	struct error err = {0};
-	if (images_reload_templates(&n->images, n->templates, node_template_event, n, &err) < 0)
+	if (images_reload_templates(&n->images, n->templates, template_changed, n, &err) < 0)
 		request_fail(r, &err);
 	else
 		request_answer(r, MSG_ID_ok, NULL, -1);
@@ -198,6 +204,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_fork(n, r, &m->body->fork);
 	else if (m->header.type == MSG_ID_rollback)
 		live_rollback(n, r, &m->body->rollback);
+	else if (m->header.type == MSG_ID_pools)
+		ready_list(n, r);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
 	else if (m->header.type != MSG_ID_hello && m->header.request)
@@ -362,7 +370,8 @@ static void on_step(struct loop_fd *w, uint32_t events, void *arg)
 
 static void kill_for_disk(struct disk_entry *e, const char *detail, void *arg)
 {
-	live_end(container_of(e, struct live, disk), "disk_full", detail);
+	if (!ready_ended_for_disk(arg, e, detail))
+		live_end(container_of(e, struct live, disk), "disk_full", detail);
 }
 
 static const struct disk_account_ops disk_ops = {kill_for_disk, node_ballast};
@@ -412,6 +421,8 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	n->images = (struct images){.directory = c->directory, .templates = n->templates};
 	if (r == 0)
 		r = snapshots_load(n, err);
+	if (r == 0)
+		r = ready_init(n, err);
 	if (r < 0)
 		return r;
 	struct backend_config backend = {
@@ -453,13 +464,14 @@ void node_adopted(struct node *n)
 	node_restore_shutdowns(n);
 	node_arm_deadlines(n);
 	on_prune(n->prune_timer, n);
-	n->ready(n->ready_arg);
+	ready_start(n);
+	n->serves(n->serves_arg);
 }
 
 int node_start(struct node *n, void (*ready)(void *arg), void *arg, struct error *err)
 {
-	n->ready = ready;
-	n->ready_arg = arg;
+	n->serves = ready;
+	n->serves_arg = arg;
 	return node_adopt(n, err);
 }
 
@@ -488,7 +500,7 @@ static void on_stop_patience(struct loop_timer *t, void *arg)
 
 void node_stop_check(struct node *n)
 {
-	if (!n->stopping || n->draining || n->leaving)
+	if (!n->stopping || n->draining || n->leaving || !ready_stopped(n))
 		return;
 	map_foreach(&n->live, slot)
 	{
@@ -509,6 +521,7 @@ void node_stop(struct node *n, void (*done)(void *arg), void *arg)
 	n->stop_timer = loop_timer_new(n->loop, on_stop_patience, n);
 	if (n->stop_timer)
 		loop_timer_in(n->stop_timer, STOP_PATIENCE_S * NS_PER_S);
+	ready_stop(n);
 	node_stop_check(n);
 }
 
@@ -553,6 +566,7 @@ void node_free(struct node *n)
 			live_free(l);
 			break;
 		}
+	ready_done(n);
 	snapshots_done(n);
 	backend_free(n->backend);
 	images_done(&n->images);

@@ -14,6 +14,7 @@
 #include "node/images.h"
 #include "node/journal.h"
 #include "node/metrics.h"
+#include "node/ready_pools.h"
 #include "node/templates.h"
 #include "sandbox/records.h"
 
@@ -111,6 +112,8 @@ struct live {
 	struct node *node;
 	struct box *box;          /* NULL before start, after release, and while only the disk of a paused one is kept */
 	struct request *create;   /* wait for running: the create, and others by its name */
+	struct member *member;    /* being created: the ready sandbox that it has taken, until that is assigned to it */
+	unsigned claims;          /* of ready sandboxes */
 	struct request *kills;    /* wait for gone */
 	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
 	struct shot *shot;        /* snapshot, fork or rollback under way (snapshots.h) */
@@ -145,6 +148,7 @@ struct live {
 	struct loop_timer *retry; /* of the last record, while the store fails */
 	struct loop_timer *patience; /* with its init, at adoption */
 	char request[65];         /* the create's, for the logs */
+	bool in_flight;           /* being created: ready pools wait */
 	bool adopting;            /* recorded by an earlier node, not yet found */
 	bool unresolved;          /* `ready` waits for it */
 	bool admitted;            /* a sandbox and its memory */
@@ -170,6 +174,7 @@ struct node {
 	struct records *records;
 	struct templates *templates;
 	struct admission admission;
+	struct ready *ready;      /* ready pools (ready_impl.h) */
 	struct disk_account *disk;
 	struct deadlines deadlines;
 	struct deadlines shutdowns; /* shutdown.c */
@@ -206,8 +211,8 @@ struct node {
 	} ballast;
 	int64_t adopt_patience;   /* ns, for the init of a recorded sandbox to answer */
 	bool serving, stopping, draining, leaving;
-	void (*ready)(void *arg);
-	void *ready_arg;
+	void (*serves)(void *arg);
+	void *serves_arg;
 	void (*stopped)(void *arg);
 	void *stopped_arg;
 };
@@ -219,11 +224,24 @@ void live_kill(struct node *n, struct request *r, const struct msg_kill *m);
 struct box *live_start_box(struct live *l, const char *disk, struct error *err);
 /* The same with a record that is not (yet) that of a sandbox, and with callbacks of one's own. */
 struct box *node_start_box(struct node *n, const struct sandbox *s, const char *disk, const struct box_ops *ops, void *arg, struct error *err);
-/* A live object that is admitted: NULL with *err. In any case *s is taken over. Then live_launch() starts it; the answer goes to `create` or `fork`. */
-struct live *live_admit(struct node *n, struct sandbox *s, struct error *err);
+/* The same for a ready pool: it is assigned to a sandbox later. */
+struct box *node_start_unassigned(struct node *n, const struct sandbox *s, const struct box_ops *ops, void *arg, struct error *err);
+/* Starts what live_new() has made, from a ready sandbox or anew, if there is room; the answer goes to `create` or `fork`. It may be gone already when this returns. */
 void live_launch(struct live *l);
+/* What the ready sandbox has become that it has taken: `handle` of its box, which is the sandbox's own now, as is the room that was admitted for it. */
+void live_claimed(struct live *l, struct box *b, const struct box_handle *h);
+/* That came to nothing. */
+void live_unclaimed(struct live *l);
+/* The create is refused: answers, and frees it. */
+void live_refused(struct live *l, const struct error *err);
 /* A new id, generation and tokens. */
 void live_new_identity(struct node *n, struct sandbox *s);
+/* Gets another id (NULL: a new one), and what follows from it; nobody knows of it yet. */
+void live_take_identity(struct live *l, const char *id);
+/* What a ready sandbox of that template is started from. 0 or -errno with *err. */
+int live_fill_ready(struct node *n, struct sandbox *s, const struct template *t, struct error *err);
+/* "warm": nothing had to be started for the box of what s->start says. */
+const char *live_launch_of(const struct sandbox *s, const struct box *b);
 /* The variables it is started with: inherited, given, and ours. 0, or -errno with *err. */
 int live_merge_envs(const struct sandbox *s, struct msg_map inherited, struct msg_map given, struct buf *to, struct error *err);
 /* The layers that its record names. */

@@ -138,6 +138,7 @@ class Server:
             "uid_base": self.uid_base,
             "cgroup.parent": self.cgroup_parent,
             "pool.min": 4,
+            "ready.max": 0,
             "log.level": "info",
             **self.options,
         }

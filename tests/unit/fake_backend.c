@@ -22,7 +22,9 @@ struct box {
 	struct fake_box *m; /* NULL: nothing of it is left on the machine */
 	const struct box_ops *ops;
 	void *arg;
-	bool starting, killing, adopting, saving, failing;
+	bool starting, killing, adopting, saving, failing, prepared;
+	box_assigned_fn *assigned; /* an assignment under way */
+	void *assigned_arg;
 	char image[64];
 	void (*flushed)(int r, void *arg);
 	void *flushed_arg;
@@ -176,6 +178,27 @@ static struct box_handle handle_of(const struct box *b)
 	return h;
 }
 
+static void prepare(struct box *b, bool on)
+{
+	if (b->starting || b->killing || !b->m->unassigned || b->prepared == on)
+		return;
+	b->prepared = on;
+	b->ops->prepared(b, on, b->arg);
+}
+
+unsigned fake_prepare(bool on)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes, *next; b; b = next) {
+		next = b->next;
+		if (!b->starting && !b->killing && b->m && b->m->unassigned) {
+			n++;
+			prepare(b, on);
+		}
+	}
+	return n;
+}
+
 static void finish_start(void *arg)
 {
 	struct box *b = arg;
@@ -194,6 +217,8 @@ static void finish_start(void *arg)
 	crash_at(CRASH_STARTED);
 	struct box_handle h = handle_of(b);
 	b->ops->started(b, &h, NULL, b->arg);
+	if (b->m->unassigned && fake->prepare == FAKE_AUTO)
+		prepare(b, true);
 }
 
 static bool saved_is(const char *image, struct str id)
@@ -266,6 +291,7 @@ struct box *box_create(struct backend *b, const struct box_spec *spec, const str
 	env_text(spec->envs, m->envs, sizeof(m->envs));
 	set_network(m, &(struct box_network){spec->allow_out, spec->deny_out, spec->internet});
 	m->memory_mb = spec->memory_mb;
+	m->unassigned = spec->unassigned;
 	m->brake = BOX_NO_BRAKE;
 	m->space.total = (uint64_t)spec->disk_mb << 20;
 	if (++fake->live > fake->most_live)
@@ -730,6 +756,44 @@ unsigned fake_step_networks(void)
 		loop_post(b->backend->loop, finish_network, b);
 		n++;
 	}
+	return n;
+}
+
+static void finish_assign(void *arg)
+{
+	struct box *b = arg;
+	struct error err = {0};
+	box_assigned_fn *done = b->assigned;
+	b->assigned = NULL;
+	if (!done || b->killing || !b->m || !b->m->alive)
+		return;
+	if (fake->assign == FAKE_FAIL || !b->prepared)
+		error_set(&err, -EIO, 500, "the fake is not assigned");
+	done(err.code ? &err : NULL, b->assigned_arg);
+}
+
+int box_assign(struct box *b, const struct box_assignment *a, box_assigned_fn *done, void *arg)
+{
+	fake->assigns++;
+	crash_at(CRASH_IN_ASSIGN);
+	if (b->killing || !b->m || !b->m->alive || !b->m->unassigned)
+		return -EAGAIN;
+	b->m->unassigned = false;
+	snprintf(b->m->token, sizeof(b->m->token), "%.*s", STR_FMT(a->token));
+	env_text(a->envs, b->m->envs, sizeof(b->m->envs));
+	b->assigned = done;
+	b->assigned_arg = arg;
+	return fake->assign == FAKE_MANUAL ? 0 : loop_post(b->backend->loop, finish_assign, b);
+}
+
+unsigned fake_step_assigns(void)
+{
+	unsigned n = 0;
+	for (struct box *b = running->boxes; b; b = b->next)
+		if (b->assigned && !b->killing) {
+			n++;
+			loop_post(b->backend->loop, finish_assign, b);
+		}
 	return n;
 }
 

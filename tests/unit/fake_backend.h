@@ -26,6 +26,7 @@ enum fake_crash {
 	CRASH_SAVE_KILLED, /* dead, its disk where it was */
 	CRASH_SAVED,       /* its disk is saved, the node does not know yet */
 	CRASH_IN_COPY,     /* of its disk: half of it is there, under another name */
+	CRASH_IN_ASSIGN,   /* of a ready one */
 	CRASH_COPIED,      /* it is there, the node does not know yet */
 	CRASH_POINTS,
 };
@@ -41,7 +42,7 @@ struct fake_box {
 	char layers[2048]; /* all, relative to the directory, with ' ' between */
 	uint32_t memory_mb;
 	char allow[512], deny[512]; /* network policy, entries with ' ' between */
-	bool alive, internet, frozen, known; /* known: the running node has adopted or made it */
+	bool alive, internet, frozen, unassigned, known; /* known: the running node has adopted or made it */
 	bool disk;        /* dead, but its disk is there */
 	char from[64];    /* the saved disk it was started from */
 	uint64_t brake;
@@ -54,6 +55,7 @@ struct fake_box {
 
 struct fake {
 	enum fake_mode start, kill, flush, save, copy;
+	enum fake_mode prepare, assign; /* of unassigned ones; FAKE_FAIL: an assignment brings an error */
 	int flush_result; /* what a flush and a freeze come to */
 	int freeze_result;
 	char dir[256];    /* where saved disks are */
@@ -62,6 +64,7 @@ struct fake {
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */
+	unsigned assigns;
 	unsigned creates, kills, saves, copies, drops, adopts, readies, readings, drains, live, most_live;
 	struct fake_box machine[FAKE_BOXES];
 };
@@ -75,6 +78,10 @@ unsigned fake_alive(void);
 /* Manual mode: lets every waiting start (or kill) go on; the number of them. */
 unsigned fake_step_starts(void);
 unsigned fake_step_kills(void);
+/* Those that run and are not assigned are ready now, or are not any more; the number of them. */
+unsigned fake_prepare(bool ready);
+/* Lets every waiting assignment go on. */
+unsigned fake_step_assigns(void);
 /* Lets the waiting changes of network policies go on. */
 unsigned fake_step_networks(void);
 unsigned fake_step_flushes(void);
