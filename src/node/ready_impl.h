@@ -62,6 +62,7 @@ struct ready {
 	unsigned creating;          /* creates in flight */
 	int64_t created;            /* boottime at which the last one began or ended */
 	unsigned parallel;          /* starts at once */
+	unsigned setting;           /* bounds on their way into the records */
 	uint64_t memory_mb;         /* of all that nobody has taken */
 	bool running;
 };
@@ -73,6 +74,11 @@ static inline int64_t ready_now(const struct node *n)
 
 /* ready_pools.c */
 struct ready_pool *ready_pool_of(const struct node *n, struct str template_id);
+/* The same, made if need be. */
+struct ready_pool *ready_use_pool(struct node *n, const char *template_id);
+/* Back to the server's bounds, or away with it. */
+void ready_use_defaults(struct ready_pool *p);
+void ready_describe(const struct ready_pool *p, struct pool_info *ret);
 
 /* ready_sizing.c */
 unsigned sizing_target(const struct ready_pool *p);

@@ -55,9 +55,29 @@ static void use_defaults(struct ready_pool *p)
 }
 
 /* A pool that is not set is there for every template with services, unless the server has none by default. */
-static bool has_default(const struct node *n, const struct ready_pool *p)
+static bool has_default(const struct ready_pool *p)
 {
-	return p->exists && n->options->ready_max > 0;
+	return p->exists && p->node->options->ready_max > 0;
+}
+
+struct ready_pool *ready_use_pool(struct node *n, const char *template_id)
+{
+	struct ready_pool *p = ready_pool_of(n, str_of(template_id));
+	const struct template *t = templates_find(n->templates, str_of(template_id));
+	if (p)
+		return p;
+	p = pool_new(n, template_id);
+	p->exists = t && t->n_services > 0;
+	return p;
+}
+
+void ready_use_defaults(struct ready_pool *p)
+{
+	use_defaults(p);
+	if (has_default(p))
+		return;
+	members_end(p, "its pool is not set any more");
+	pool_free(p);
 }
 
 static void use_template(struct node *n, const struct template *t, bool gone)
@@ -66,12 +86,10 @@ static void use_template(struct node *n, const struct template *t, bool gone)
 	bool exists = !gone && t->n_services > 0;
 	if (!p && (!exists || n->options->ready_max == 0))
 		return;
-	if (!p) {
-		p = pool_new(n, t->id);
-		use_defaults(p);
-	}
+	if (!p)
+		use_defaults(p = pool_new(n, t->id));
 	p->exists = exists;
-	if (!p->set && !has_default(n, p))
+	if (!p->set && !has_default(p))
 		pool_free(p);
 }
 
@@ -117,7 +135,7 @@ void ready_creating(struct node *n, bool begins)
 
 /* Requests */
 
-static void describe(const struct ready_pool *p, struct pool_info *to)
+void ready_describe(const struct ready_pool *p, struct pool_info *to)
 {
 	*to = (struct pool_info){
 		.set = p->set, .min = p->min, .size = sizing_target(p), .max = p->max, .ready = p->n[MEMBER_READY], .starting = p->n[MEMBER_STARTING],
@@ -135,7 +153,7 @@ void ready_list(struct node *n, struct request *r)
 	for (int set = 1; set >= 0; set--)
 		for (const struct ready_pool *p = n->ready->pools; p && n_found < PAGE_POOLS; p = p->next)
 			if (p->set == (set == 1))
-				describe(p, &found[n_found++]);
+				ready_describe(p, &found[n_found++]);
 	struct msg_pools_page page = {.pools = str_n(found, n_found * sizeof(found[0]))};
 	request_answer(r, MSG_ID_pools_page, &page, -1);
 }
@@ -161,6 +179,11 @@ static void first_look(const struct template *t, void *arg)
 	use_template(arg, t, false);
 }
 
+static void use_record(const struct pool_record *c, void *arg)
+{
+	sizing_bounds(ready_use_pool(arg, c->template_id), true, c->min, c->size, c->max);
+}
+
 int ready_init(struct node *n, struct error *err)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -168,7 +191,7 @@ int ready_init(struct node *n, struct error *err)
 	if (!y || !(y->timer = loop_timer_new(n->loop, on_timer, n)))
 		return error_errno(err, -ENOMEM, "ready pools");
 	y->parallel = cpus > FEW_CPUS ? MIN((unsigned)cpus / FEW_CPUS, (unsigned)PARALLEL_MOST) : 1;
-	return 0;
+	return records_load_pools(n->records, use_record, n, err);
 }
 
 void ready_start(struct node *n)

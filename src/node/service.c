@@ -204,6 +204,10 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		live_fork(n, r, &m->body->fork);
 	else if (m->header.type == MSG_ID_rollback)
 		live_rollback(n, r, &m->body->rollback);
+	else if (m->header.type == MSG_ID_set_pool)
+		ready_set(n, r, &m->body->set_pool);
+	else if (m->header.type == MSG_ID_unset_pool)
+		ready_unset(n, r, &m->body->unset_pool);
 	else if (m->header.type == MSG_ID_pools)
 		ready_list(n, r);
 	else if (m->header.type == MSG_ID_reload_templates)

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE, OP_PUT_SNAPSHOT, OP_FORGET_SNAPSHOT };
+enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE, OP_PUT_SNAPSHOT, OP_FORGET_SNAPSHOT, OP_PUT_POOL, OP_FORGET_POOL };
 
 struct op {
 	struct op *next;
@@ -16,6 +16,7 @@ struct op {
 	enum sandbox_state state;
 	struct sandbox s; /* a copy, metadata owned */
 	struct snapshot_record snapshot; /* a copy, start owned */
+	struct pool_record pool;
 	int64_t at;
 	unsigned most;
 	records_fn *fn;
@@ -53,6 +54,10 @@ static int apply(struct store *st, struct op *op, struct error *err)
 		return rows_put_snapshot(st, &op->snapshot, err);
 	case OP_FORGET_SNAPSHOT:
 		return rows_forget_snapshot(st, op->snapshot.id, err);
+	case OP_PUT_POOL:
+		return rows_put_pool(st, &op->pool, err);
+	case OP_FORGET_POOL:
+		return rows_forget_pool(st, op->pool.template_id, err);
 	}
 	return -EINVAL;
 }
@@ -277,6 +282,20 @@ void records_forget_snapshot(struct records *r, const char *id, records_fn *fn, 
 	push(r, op);
 }
 
+void records_put_pool(struct records *r, const struct pool_record *p, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_PUT_POOL, STORE_FULL, fn, arg);
+	op->pool = *p;
+	push(r, op);
+}
+
+void records_forget_pool(struct records *r, const char *template_id, records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_FORGET_POOL, STORE_FULL, fn, arg);
+	sandbox_copy(op->pool.template_id, sizeof(op->pool.template_id), str_of(template_id));
+	push(r, op);
+}
+
 void records_prune(struct records *r, int64_t at, unsigned most)
 {
 	struct op *op = op_new(OP_PRUNE, STORE_NORMAL, NULL, NULL);
@@ -308,6 +327,11 @@ int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), vo
 int records_load_snapshots(struct records *r, void (*fn)(struct snapshot_record *s, void *arg), void *arg, struct error *err)
 {
 	return rows_load_snapshots(r->reader, fn, arg, err);
+}
+
+int records_load_pools(struct records *r, void (*fn)(const struct pool_record *p, void *arg), void *arg, struct error *err)
+{
+	return rows_load_pools(r->reader, fn, arg, err);
 }
 
 int records_ended(struct records *r, int64_t *at, char id[SANDBOX_ID + 1], unsigned limit,

@@ -28,6 +28,12 @@ struct snapshot_record {
 	struct buf start;          /* message `start` of that sandbox: the layers below the image; owned */
 };
 
+/* Bounds of a ready pool that somebody has set. */
+struct pool_record {
+	char template_id[65];
+	uint32_t min, size, max;
+};
+
 /* Called in the loop's thread after the commit (err NULL), or when it failed (nothing of this write is in the file). */
 typedef void records_fn(const struct error *err, void *arg);
 
@@ -56,6 +62,12 @@ void records_put_snapshot(struct records *r, const struct snapshot_record *s, re
 void records_forget_snapshot(struct records *r, const char *id, records_fn *fn, void *arg);
 /* Start-up: every snapshot. *s is moved to fn. 0 or -errno. Blocks. */
 int records_load_snapshots(struct records *r, void (*fn)(struct snapshot_record *s, void *arg), void *arg, struct error *err);
+
+/* The bounds of a pool, durably; and away with them. *p is copied. */
+void records_put_pool(struct records *r, const struct pool_record *p, records_fn *fn, void *arg);
+void records_forget_pool(struct records *r, const char *template_id, records_fn *fn, void *arg);
+/* Start-up: every one. 0 or -errno. Blocks. */
+int records_load_pools(struct records *r, void (*fn)(const struct pool_record *p, void *arg), void *arg, struct error *err);
 
 /* Start-up: every record that is not a termination. *s is moved to fn, which owns what it holds; tokens are not filled in. 0 or -errno. Blocks. */
 int records_load(struct records *r, void (*fn)(struct sandbox *s, void *arg), void *arg, struct error *err);

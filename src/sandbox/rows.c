@@ -198,6 +198,27 @@ int rows_forget_snapshot(struct store *st, const char *id, struct error *err)
 	return stmt_step(q, err);
 }
 
+int rows_put_pool(struct store *st, const struct pool_record *p, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "INSERT OR REPLACE INTO pools (template_id, min, size, max) VALUES (?, ?, ?, ?)", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(p->template_id));
+	stmt_i64(q, 2, p->min);
+	stmt_i64(q, 3, p->size);
+	stmt_i64(q, 4, p->max);
+	return stmt_step(q, err);
+}
+
+int rows_forget_pool(struct store *st, const char *template_id, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "DELETE FROM pools WHERE template_id = ?", err);
+	if (!q)
+		return -EIO;
+	stmt_text(q, 1, str_of(template_id));
+	return stmt_step(q, err);
+}
+
 /* Reading */
 
 int rows_key(struct store *st, unsigned char ret[SANDBOX_KEY], struct error *err)
@@ -311,6 +332,20 @@ int rows_load_snapshots(struct store *st, void (*fn)(struct snapshot_record *s, 
 		take(q, 9, s.image, sizeof(s.image));
 		take_bytes(q, 11, &s.start);
 		fn(&s, arg);
+	}
+	return e;
+}
+
+int rows_load_pools(struct store *st, void (*fn)(const struct pool_record *p, void *arg), void *arg, struct error *err)
+{
+	cleanup_stmt struct stmt *q = store_prepare(st, "SELECT template_id, min, size, max FROM pools ORDER BY template_id", err);
+	if (!q)
+		return -EIO;
+	int e;
+	while ((e = stmt_step(q, err)) == 1) {
+		struct pool_record p = {.min = (uint32_t)stmt_get_i64(q, 1), .size = (uint32_t)stmt_get_i64(q, 2), .max = (uint32_t)stmt_get_i64(q, 3)};
+		take(q, 0, p.template_id, sizeof(p.template_id));
+		fn(&p, arg);
 	}
 	return e;
 }

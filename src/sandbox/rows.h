@@ -15,11 +15,14 @@ int rows_end(struct store *st, const struct sandbox *s, struct error *err);
 int rows_prune(struct store *st, int64_t at, unsigned most, struct error *err);
 int rows_put_snapshot(struct store *st, const struct snapshot_record *s, struct error *err);
 int rows_forget_snapshot(struct store *st, const char *id, struct error *err);
+int rows_put_pool(struct store *st, const struct pool_record *p, struct error *err);
+int rows_forget_pool(struct store *st, const char *template_id, struct error *err);
 
 /* As the functions of the same name in records.h. */
 int rows_key(struct store *st, unsigned char ret[SANDBOX_KEY], struct error *err);
 int rows_load(struct store *st, void (*fn)(struct sandbox *s, void *arg), void *arg, struct error *err);
 int rows_load_snapshots(struct store *st, void (*fn)(struct snapshot_record *s, void *arg), void *arg, struct error *err);
+int rows_load_pools(struct store *st, void (*fn)(const struct pool_record *p, void *arg), void *arg, struct error *err);
 int rows_ended(struct store *st, int64_t *at, char id[SANDBOX_ID + 1], unsigned limit,
 	void (*fn)(const struct sandbox *s, void *arg), void *arg, struct error *err);
 
