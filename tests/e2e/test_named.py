@@ -1,4 +1,4 @@
-"""Creates that have a name (Idempotency-Key), and lives with a bound (lifecycle.shutdownAfterSeconds), over kills and restarts of the server's processes: agents.md §3 (cases.md 8, 9)."""
+"""Creates that have a name (Idempotency-Key), and lives with a bound (lifecycle.shutdownAfterSeconds), over kills and restarts of the server's processes: agents.md §3 (cases.md 8, 10)."""
 
 import concurrent.futures
 import http.client
@@ -89,7 +89,7 @@ def test_008_a_create_that_is_cut_has_made_one_or_none(own_server, victim):
         assert status == 201 and new["sandboxID"] != first
 
 
-def test_009_a_paused_sandbox_keeps_its_name_over_restarts(own_server):
+def test_010_a_paused_sandbox_keeps_its_name_over_restarts(own_server):
     """Asked for by a published client that has no parameter for it: the header is one it is told to send."""
     s = own_server()
     options = {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
