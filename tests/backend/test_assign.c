@@ -229,6 +229,27 @@ static void a_service_that_ends_makes_it_not_ready(void **state)
 	stop(&w, &p);
 }
 
+static void whatever_root_inside_kills_it_gets_there(void **state)
+{
+	struct world w;
+	struct patient p;
+	cleanup_buf struct buf envs = BUF_INIT, out = BUF_INIT;
+	start(&w, "0");
+	run(&w, &p, "usleep 100000");
+	/* Services, tries, the process that starts them, over and over; each spawner needs node. */
+	assert_int_equal(inside(&w, &p, "root", "i=0; while [ $i -lt 60 ]; do kill -9 -1 2>/dev/null; usleep 20000; i=$((i+1)); done; echo over", &out), 0);
+	assert_string_equal(buf_cstr(&out), "over\n");
+	p.prepared = false;
+	inside(&w, &p, "root", "kill -9 $(pidof probe)", &out);
+	wait_for(&w, &p.prepared, "the services");
+	msg_map_add(&envs, STR("A"), STR("of-somebody"));
+	patient_assign(&w, &p, &envs, "");
+	assert_int_equal(p.assignment.code, 0);
+	expect_inside(&w, &p, "echo $A", "of-somebody\n");
+	assert_false(p.died);
+	stop(&w, &p);
+}
+
 static void it_dies_before_it_is_somebodys(void **state)
 {
 	struct world w;
@@ -295,6 +316,7 @@ int main(void)
 		cmocka_unit_test(it_is_ready_when_the_command_says_so),
 		cmocka_unit_test(it_is_never_ready),
 		cmocka_unit_test(a_service_that_ends_makes_it_not_ready),
+		cmocka_unit_test(whatever_root_inside_kills_it_gets_there),
 		cmocka_unit_test(it_dies_before_it_is_somebodys),
 		cmocka_unit_test(an_init_that_is_silent_is_not_waited_for),
 		cmocka_unit_test(frozen_no_time_passes_for_the_command),
