@@ -5,7 +5,7 @@ import json
 import sys
 
 BOX = {"sandboxID": "i0123456789abcdefghij", "templateID": "nue6gwtm849hihvqm1n5", "alias": "code-interpreter-v1", "clientID": "cubicle", "envdVersion": "0.6.2",
-       "envdAccessToken": "t" * 64, "domain": None}
+       "envdAccessToken": "t" * 64, "launch": "warm"}
 CELL = b"".join(json.dumps(line).encode() + b"\n" for line in (
     {"type": "number_of_executions", "execution_count": 1}, {"type": "result", "is_main_result": True, "text": "2"}, {"type": "end_of_execution"}))
 
