@@ -104,7 +104,7 @@ static bool may_set(struct api_request *r)
 	return allowed;
 }
 
-/* The template that the path names, however snapshots are called: its id goes to *ret; one that is not there any more may still have a pool that is set, so for `gone` what was
+/* The template that the path names, however snapshots are called: its id or alias goes to *ret, whichever was given, for the node's words; one that is not there any more may still have a pool that is set, so for `gone` what was
  * given does. False = answered. */
 static bool find_template(struct api_request *r, bool gone, struct str *ret)
 {
@@ -119,7 +119,7 @@ static bool find_template(struct api_request *r, bool gone, struct str *ret)
 		return false;
 	const struct index_template *t = reference.tag[0] ? NULL : index_template_find(ix, str_of(reference.name));
 	bool snapshot = !t && source_find(ix, r->team, &reference).snapshot;
-	*ret = t ? t->id : r->match.params[0];
+	*ret = !t ? r->match.params[0] : str_is(t->id, reference.name) ? t->id : t->alias;
 	if (snapshot)
 		api_failf(r, 400, "'%s' is a snapshot: ready pools are of templates only", reference.name);
 	else if (!t && !gone)

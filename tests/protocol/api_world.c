@@ -15,6 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define BASE_ID "tmplbase000000000000" /* the template "base" */
+
 struct fake_sandbox *world_find(struct world *w, const char *id)
 {
 	for (size_t i = 0; i < w->n_sandboxes; i++)
@@ -113,7 +115,7 @@ void world_end(struct world *w, const char *id, const char *reason, const char *
 
 static struct msg_snapshot snapshot_of(const struct fake_snapshot *s)
 {
-	struct msg_snapshot m = {.id = str_of(s->id), .team = str_of(s->team), .sandbox = str_of(s->sandbox), .template_id = STR("tmplbase000000000000"),
+	struct msg_snapshot m = {.id = str_of(s->id), .team = str_of(s->team), .sandbox = str_of(s->sandbox), .template_id = STR(BASE_ID),
 		.created_at = s->created_at, .cpu_count = 2, .memory_mb = 512, .disk_mb = 10240, .size = 8192};
 	if (s->name[0])
 		msg_set(&m, snapshot, name, str_of(s->name));
@@ -131,7 +133,7 @@ static void tell_snapshot(struct world *w, const struct fake_snapshot *s, uint64
 /* Snapshots are sent as events are, or as answers to the subscription: both are allowed. */
 static void subscribe(struct world *w, uint64_t request)
 {
-	struct msg_template t = {.id = STR("tmplbase000000000000"), .created_at = 1000 * NS_PER_S, .cpu_count = 2, .memory_mb = 512,
+	struct msg_template t = {.id = STR(BASE_ID), .created_at = 1000 * NS_PER_S, .cpu_count = 2, .memory_mb = 512,
 		.disk_mb = 10240, .size = 4096, .build_id = STR("123e4567-e89b-12d3-a456-426614174000")};
 	msg_set(&t, template, alias, STR("base"));
 	chan_send(w->node, MSG_ID_template, &t, request, NULL, 0, NULL);
@@ -246,7 +248,7 @@ void world_fail_held(struct world *w, int status)
 static struct pool_info *find_pool(struct world *w, struct str template)
 {
 	for (size_t i = 0; i < w->n_pools; i++)
-		if (str_is(template, w->pools[i].template_id))
+		if (str_is(template, w->pools[i].template_id) || (str_is(template, "base") && !strcmp(w->pools[i].template_id, BASE_ID)))
 			return &w->pools[i];
 	return NULL;
 }
@@ -264,7 +266,7 @@ static void set_pool(struct world *w, const struct msg_set_pool *m, uint64_t req
 		assert_true(w->n_pools < WORLD_POOLS);
 		p = &w->pools[w->n_pools++];
 		*p = (struct pool_info){0};
-		snprintf(p->template_id, sizeof(p->template_id), "%.*s", STR_FMT(m->template));
+		snprintf(p->template_id, sizeof(p->template_id), "%.*s", STR_FMT(str_is(m->template, "base") ? STR(BASE_ID) : m->template));
 	}
 	p->set = true;
 	p->min = (uint32_t)m->min;
