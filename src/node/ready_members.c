@@ -11,7 +11,7 @@
  */
 
 enum {
-	START_PATIENCE_S = 60,
+	START_PATIENCE_S = 180, /* behind all others, on a machine that is busy */
 	CLAIM_PATIENCE_S = 10,
 };
 
