@@ -345,6 +345,7 @@ bool member_claim(struct ready_pool *p, struct live *l)
 	member_set_state(m, MEMBER_CLAIMED);
 	m->live = l;
 	l->member = m;
+	l->claims++;
 	live_take_identity(l, m->s.id);
 	FAULT(claim_taken);
 	due_in(m, CLAIM_PATIENCE_S);

@@ -98,7 +98,7 @@ def test_no_label_names_a_sandbox_or_what_clients_chose(monitor):
         text = monitor.ask()[2]
         for word in (box.sandbox_id, "secret", monitor.server.api_key, box.sandbox_domain or "-"):
             assert word == "-" or word not in text
-    assert set(re.findall(r'[{,](\w+)="', text)) <= {"state", "launch", "cause", "reason", "part", "process", "version", "method", "route", "status", "le"}
+    assert set(re.findall(r'[{,](\w+)="', text)) <= {"state", "launch", "result", "cause", "reason", "part", "process", "version", "method", "route", "status", "le"}
 
 
 def test_it_is_not_on_the_public_listener_and_nothing_else_is_on_its_own(monitor):
