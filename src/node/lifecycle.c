@@ -55,6 +55,7 @@ void live_free(struct live *l)
 	images_leave_all(&n->images, live_layers(l));
 	live_landed(l);
 	ready_forget(l);
+	ready_forget_room(n, &l->room);
 	deadlines_remove(&n->deadlines, &l->deadline);
 	deadlines_remove(&n->shutdowns, &l->shutdown);
 	disk_account_remove(n->disk, &l->disk);
@@ -379,12 +380,14 @@ void live_refused(struct live *l, const struct error *err)
 }
 
 /* Nothing of it was started before. */
-static void launch_cold(struct live *l)
+static void launch_cold(void *arg)
 {
+	struct live *l = arg;
 	struct node *n = l->node;
 	struct error err = {0};
 	if (admission_take(&n->admission, l->s.memory_mb, l->s.disk_mb, &err) < 0) {
-		live_refused(l, &err);
+		if (!ready_make_room(n, &l->room, l->s.memory_mb, l->s.disk_mb, launch_cold, l))
+			live_refused(l, &err);
 		return;
 	}
 	l->admitted = l->disk_admitted = true;
@@ -613,6 +616,7 @@ void live_end(struct live *l, const char *reason, const char *detail)
 	deadlines_remove(&n->shutdowns, &l->shutdown);
 	disk_account_remove(n->disk, &l->disk);
 	live_unhold_disk(l);
+	ready_forget_room(n, &l->room);
 	live_fail_waiting(l);
 	live_end_shots(l);
 	live_log(LOG_INFO, l, "ending: %s%s%s", l->s.reason, *detail ? ": " : "", detail);

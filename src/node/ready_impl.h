@@ -64,6 +64,8 @@ struct ready {
 	unsigned parallel;          /* starts at once */
 	unsigned setting;           /* bounds on their way into the records */
 	uint64_t memory_mb;         /* of all that nobody has taken */
+	struct room_wait *rooms;    /* who waits for one to end */
+	unsigned waiting;
 	bool running;
 };
 
@@ -93,6 +95,10 @@ void sizing_failed(struct ready_pool *p);
 void sizing_refilled(struct ready_pool *p, int64_t ns);
 /* Something has changed: looks at it in the next turn of the loop. */
 void ready_look(struct node *n);
+
+/* ready_room.c */
+/* One is gone: who waits longest is told. */
+void ready_room_freed(struct node *n);
 
 /* ready_members.c */
 /* Starts one more. 0, -EAGAIN or -ENOSPC when there is no room, or -errno (then the pool has failed). */

@@ -84,6 +84,7 @@ static void member_gone(struct member *m)
 	struct node *n = m->node;
 	member_free(m);
 	ready_look(n);
+	ready_room_freed(n);
 	node_stop_check(n);
 }
 

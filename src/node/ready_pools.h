@@ -40,6 +40,18 @@ void ready_missed(struct live *l);
 /* A create begins (or ends): pools are not filled meanwhile. */
 void ready_creating(struct node *n, bool begins);
 
+/* Somebody who waits for room; part of him. */
+struct room_wait {
+	struct room_wait *next;
+	void (*go)(void *arg);
+	void *arg;
+	bool waits;
+};
+/* Admission refused so much. True: a ready sandbox ends for that, go(arg) follows when it is gone: ask again. False: there is none to end, or it would not help. */
+bool ready_make_room(struct node *n, struct room_wait *w, uint32_t memory_mb, uint32_t disk_mb, void (*go)(void *arg), void *arg);
+/* Does not wait any more, or has not waited. */
+void ready_forget_room(struct node *n, struct room_wait *w);
+
 /* If the entry is that of a ready sandbox, that is ended: true. */
 bool ready_ended_for_disk(struct node *n, struct disk_entry *e, const char *detail);
 

@@ -206,12 +206,15 @@ void live_boot_released(struct live *l)
 	boot_failed(l);
 }
 
-static void boot(struct live *l)
+static void boot(void *arg)
 {
+	struct live *l = arg;
 	struct node *n = l->node;
 	struct error err = {0};
 	l->boot_error = (struct error){0};
 	int r = admission_take(&n->admission, l->s.memory_mb, 0, &err);
+	if (r < 0 && ready_make_room(n, &l->room, l->s.memory_mb, 0, boot, l))
+		return;
 	if (r == 0) {
 		l->admitted = true;
 		l->box = live_start_box(l, l->s.image, &err);

@@ -114,6 +114,7 @@ struct live {
 	struct request *create;   /* wait for running: the create, and others by its name */
 	struct member *member;    /* being created: the ready sandbox that it has taken, until that is assigned to it */
 	unsigned claims;          /* of ready sandboxes */
+	struct room_wait room;    /* refused, until a ready sandbox has given way */
 	struct request *kills;    /* wait for gone */
 	struct network_change *network; /* changes of its network policy: the first is under way (network.c) */
 	struct shot *shot;        /* snapshot, fork or rollback under way (snapshots.h) */

@@ -152,12 +152,62 @@ static void without_one_it_is_started_cold(void **state)
 	assert_null(list(TEMPLATE));
 }
 
+static void pools_never_cause_a_refusal(void **state)
+{
+	static const struct pool_info *p;
+	options.max_sandboxes = 6;
+	set_size(20, 20, 20);
+	/* With room for one more sandbox beside them. */
+	wait_ready(5);
+	for (int i = 0; i < 6; i++)
+		create();
+	assert_int_equal(in_state(MEMBER_READY), 0);
+	p = list(SERVED);
+	assert_int_equal(p->evicted, 5);
+	assert_int_equal(p->block, POOL_NO_ROOM);
+	refuse_create(want(), 503, "most sandboxes");
+	assert_int_equal(node->admission.sandboxes, 6);
+}
+
+static void what_fits_in_no_case_ends_nobody(void **state)
+{
+	wait_ready(1);
+	machine.memory.total = 300 * MIB;
+	write_served("k3large78901234567890" + 1, "large", BUILD_1, 4096, false);
+	struct msg_reload_templates reload = {0};
+	assert_int_equal(answer(send_front(MSG_ID_reload_templates, &reload)), MSG_ID_ok);
+	struct msg_create m = want();
+	m.template = STR("large");
+	node->admission.looked = 0;
+	refuse_create(m, 503, "promised");
+	assert_int_equal(in_state(MEMBER_READY), 1);
+}
+
+static void a_resume_takes_the_room_of_a_ready_one(void **state)
+{
+	char id[33];
+	memcpy(id, create(), sizeof(id));
+	struct msg_pause pause = {.sandbox = str_of(id), .memory = false};
+	assert_int_equal(answer(send_front(MSG_ID_pause, &pause)), MSG_ID_ok);
+	options.max_sandboxes = 3;
+	set_size(20, 20, 20);
+	wait_ready(2);
+	create();
+	assert_int_equal(in_state(MEMBER_READY), 2);
+	struct msg_resume resume = {.sandbox = str_of(id), .mode = RESUME_CONNECT, .timeout = 60, .memory = true};
+	assert_int_equal(answer(send_front(MSG_ID_resume, &resume)), MSG_ID_sandbox);
+	assert_int_equal(in_state(MEMBER_READY), 1);
+	assert_int_equal(node->admission.sandboxes, 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_create_takes_a_ready_sandbox, setup_served, teardown),
+		cmocka_unit_test_setup_teardown(pools_never_cause_a_refusal, setup_served, teardown),
+		cmocka_unit_test_setup_teardown(what_fits_in_no_case_ends_nobody, setup_served, teardown),
+		cmocka_unit_test_setup_teardown(a_resume_takes_the_room_of_a_ready_one, setup_served, teardown),
 		cmocka_unit_test_setup_teardown(without_one_it_is_started_cold, setup_served, teardown),
 	};
-	(void)set_size;
 	return node_world_run(tests);
 }
