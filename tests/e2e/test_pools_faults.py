@@ -178,6 +178,46 @@ def test_pools_outlive_a_restart(serve):
     assert not pool(s, "fast") or not pool(s, "fast")["set"]
 
 
+@pytest.mark.parametrize("options,sizes", [
+    ({"max_sandboxes": 6}, {}),
+    ({"overcommit.memory": 1}, {"memoryMB": 4096}),
+], ids=["number", "memory"])
+def test_pools_never_cause_a_refusal(serve, options, sizes):
+    """What a pool holds of the machine's promise is there for a create."""
+    s = serve(**{"ready.memory": 90, **options})
+    s.fast.save(**sizes)
+    reload_templates(s)
+    paused = create(s, "base")["sandboxID"]
+    assert s.call("POST", f"/sandboxes/{paused}/pause", {"memory": False})[0] == 204
+    set_pool(s, "fast", 20, filled=False)
+    room = wait_for(lambda: settled(s), 120, "the pool to be as large as it may")
+    assert room >= 2
+    if "max_sandboxes" in options:
+        assert room <= 6
+        made = [create(s, "base")["sandboxID"] for _ in range(5)]
+        assert s.call("POST", f"/sandboxes/{paused}/connect", {"timeout": 600})[0] == 201
+        assert s.call("POST", "/v2/sandboxes", {"templateID": "base"})[0] == 503
+    else:
+        # As much as the pool held, and what was left beside it.
+        other = Template(s, "large", memoryMB=4096)
+        reload_templates(s)
+        made = [create(s, "large")["sandboxID"] for _ in range(room + 1)]
+    for i in made:
+        works(s, i)
+    works(s, paused)
+
+
+def settled(s):
+    """The number of ready ones when it does not grow any more."""
+    seen = -1
+    while True:
+        p = pool(s, "fast")
+        if p["ready"] == seen and not p["starting"]:
+            return seen
+        seen = p["ready"]
+        time.sleep(1)
+
+
 @pytest.fixture
 def small_host():
     host = SmallHost()
