@@ -50,6 +50,7 @@ void sizing_bounds(struct ready_pool *p, bool set, uint32_t min, uint32_t size, 
 	p->min = min;
 	p->max = max;
 	p->wanted = size;
+	p->window_end = ready_now(p->node) + window(p);
 	p->not_before = p->back_off = 0;
 	ready_look(p->node);
 }
