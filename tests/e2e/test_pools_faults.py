@@ -16,6 +16,7 @@ from server import wait_for
 from test_disk import MIB, SmallHost
 
 AGAIN = (OSError, http.client.HTTPException)
+SIXTH = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB // 6  # of the machine's memory, in MiB
 
 
 @pytest.fixture
@@ -180,7 +181,7 @@ def test_pools_outlive_a_restart(serve):
 
 @pytest.mark.parametrize("options,sizes", [
     ({"max_sandboxes": 6}, {}),
-    ({"overcommit.memory": 1}, {"memoryMB": 4096}),
+    ({"overcommit.memory": 1}, {"memoryMB": SIXTH}),
 ], ids=["number", "memory"])
 def test_pools_never_cause_a_refusal(serve, options, sizes):
     """What a pool holds of the machine's promise is there for a create."""
@@ -199,7 +200,7 @@ def test_pools_never_cause_a_refusal(serve, options, sizes):
         assert s.call("POST", "/v2/sandboxes", {"templateID": "base"})[0] == 503
     else:
         # As much as the pool held, and what was left beside it.
-        other = Template(s, "large", memoryMB=4096)
+        Template(s, "large", memoryMB=SIXTH)
         reload_templates(s)
         made = [create(s, "large")["sandboxID"] for _ in range(room + 1)]
     for i in made:
