@@ -82,6 +82,10 @@ static void misbehave(int conn, char way)
 		put_message(conn, MSG_ID_claimed, &(struct msg_claimed){0});
 		put_message(conn, MSG_ID_parked, &(struct msg_parked){0});
 		put_message(conn, MSG_ID_entered, &(struct msg_entered){0});
+		put_message(conn, MSG_ID_prepared, &(struct msg_prepared){.ready = true});
+		/* Before anybody asked, and with the number that the question will have. */
+		for (uint64_t request = 0; request < 3; request++)
+			msg_send_fd(conn, MSG_ID_assigned, &(struct msg_assigned){.ready = true}, request, NULL, 0, NULL);
 		put_state(conn, true, 0, UINT64_MAX);
 		break;
 	case FAKE_FOREIGN_MESSAGE:

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 
@@ -32,6 +33,8 @@ static void attempt(struct world *w, char step, char way)
 	world_start(w);
 	world_ready(w);
 	struct box_spec spec = world_spec(w, "ifake");
+	const struct box_assignment nothing = {.token = STR("x")};
+	spec.unassigned = step == FAKE_RUNNING;
 	patient_create(w, &p, &spec);
 	wait_for(w, &p.started, "an answer to a create");
 	/* The wrong messages hold the one that was due. */
@@ -44,6 +47,11 @@ static void attempt(struct world *w, char step, char way)
 		else
 			turn(w, 100);
 		assert_int_equal(p.died, way == FAKE_EXIT);
+		/* Nobody becomes its owner by what it said before. */
+		int r = box_assign(p.box, &nothing, patient_assigned, &p);
+		assert_true(r == 0 || r == -EAGAIN);
+		turn(w, 20);
+		assert_true(!p.assigned || p.assignment.code < 0);
 		box_kill(p.box);
 		wait_for(w, &p.released, "a misbehaving sandbox to be released");
 	}
