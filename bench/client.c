@@ -36,6 +36,7 @@ static pthread_barrier_t gate;
 struct sandbox {
 	char id[64], token[160], launch[8];
 	int status; /* of the create; < 0: no answer came */
+	double ms; /* until that answer */
 };
 
 struct connection {
@@ -320,7 +321,7 @@ static void *run_hold(void *arg)
 			if (open_connection(c) < 0)
 				break;
 		} else {
-			me->ms[me->ok++] = now_ms() - start;
+			me->ms[me->ok++] = me->held[i].ms = now_ms() - start;
 			*(strcmp(me->held[i].launch, "warm") == 0 ? &me->warm : &me->cold) += 1;
 		}
 	}
@@ -373,7 +374,8 @@ static void report(const char *mode, struct caller *callers, int n, double wall)
 		printf(",\"creates\":[");
 		for (int i = 0; i < n; i++)
 			for (int j = 0; j < rounds; j++, comma = ",")
-				printf("%s{\"status\":%d,\"id\":\"%s\"}", comma, callers[i].held[j].status, callers[i].held[j].id);
+				printf("%s{\"status\":%d,\"id\":\"%s\",\"launch\":\"%s\",\"ms\":%.3f}", comma, callers[i].held[j].status, callers[i].held[j].id,
+					callers[i].held[j].launch, callers[i].held[j].ms);
 		printf("]");
 	}
 	if (failed) {

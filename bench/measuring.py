@@ -127,11 +127,11 @@ class Conditions:
 
 
 def publish(mark, text, program, found):
-    """Prints the table, writes what was found as JSON into the build directory and, with --write, the table between its marks in docs/benchmarks.md."""
-    print(text)
+    """Writes what was found as JSON into the build directory and, with --write, the table between its marks in docs/benchmarks.md; prints the table."""
     (BUILD / f"{program}.json").write_text(json.dumps(found, indent=1))
     if WRITE:
         page = ROOT / "docs/benchmarks.md"
         begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"
         old = page.read_text()
         page.write_text(old[: old.index(begin) + len(begin)] + text + old[old.index(end):])
+    print(text)
