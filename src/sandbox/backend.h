@@ -34,7 +34,7 @@ struct box_spec {
 	bool nested_userns, no_setuid;     /* template options */
 	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
 	struct msg_list ready;             /* the template's ready command, likewise; empty: there is none */
-	bool unassigned;                   /* of a ready pool: it runs behind all others until box_assign(), and prepared() is called */
+	bool unassigned;                   /* of a ready pool: it has a small share of the processors until box_assign(), and prepared() is called */
 };
 
 /* What it may reach: lists as of MSG network (io/messages.h), and allow_internet_access. Views. */

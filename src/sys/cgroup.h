@@ -57,7 +57,7 @@ int cgroups_dir(const struct cgroups *c, const char *controller, char *to, size_
 
 int cgroups_create(struct cgroups *c, const char *name, struct error *err);
 int cgroups_limit(struct cgroups *c, const char *name, enum cgroup_part part, const struct cgroup_limits *l, struct error *err);
-/* What the sandbox is worth against others when processors are short: in proportion to cpu_count; 0 = the least there is. Does not wait. 0 or -errno. */
+/* What the sandbox is worth against others when processors are short: in proportion to cpu_count; 0 = an eighth of one. Does not wait. 0 or -errno. */
 int cgroups_weigh(struct cgroups *c, const char *name, uint32_t cpu_count);
 /* Moves a process in: first into `agent`; one that is in a group of the sandbox already (a child of its PID 1) into `work`. */
 int cgroups_attach(struct cgroups *c, const char *name, enum cgroup_part part, pid_t pid, struct error *err);

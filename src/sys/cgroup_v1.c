@@ -115,7 +115,7 @@ static int limit_memory(struct cgroups *c, const char *dir, uint64_t memory, str
 
 static const char *shares_of(uint32_t cpu_count, char to[24])
 {
-	snprintf(to, 24, "%u", cpu_count > 255 ? 262144 : cpu_count ? cpu_count * 1024 : 2);
+	snprintf(to, 24, "%u", cpu_count > 255 ? 262144 : cpu_count ? cpu_count * 1024 : 128);
 	return to;
 }
 

@@ -134,7 +134,7 @@ static int set(struct cgroups *c, const char *dir, const char *file, const char 
 
 static const char *weight_of(uint32_t cpu_count, char to[24])
 {
-	snprintf(to, 24, "%u", cpu_count > 100 ? 10000 : cpu_count ? cpu_count * 100 : 1);
+	snprintf(to, 24, "%u", cpu_count > 100 ? 10000 : cpu_count ? cpu_count * 100 : 12);
 	return to;
 }
 
