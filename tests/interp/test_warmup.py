@@ -1,5 +1,7 @@
 """What a kernel does before it is ready leaves nothing for the user to find, and what is faster than in plain ipykernel is still in order."""
 
+import shutil
+
 import pytest
 from conftest import SOURCE
 
@@ -107,3 +109,17 @@ def test_dates_of_all_forms_are_read(own_kernel):
         if "99" in date:
             continue  # ipykernel drops it
         assert kernel.finish(message["header"]["msg_id"]).status == "ok", date
+
+
+def test_additions_that_break_leave_plain_ipykernel(own_kernel, tmp_path):
+    """Here with a jupyter_client that is not as they expect it."""
+    shutil.copy(SOURCE / "launch.py", tmp_path)
+    shutil.copytree(SOURCE / "cubicle_kernel", tmp_path / "cubicle_kernel")
+    lean = tmp_path / "cubicle_kernel/lean.py"
+    expected = 'write_connection_file="connect"'
+    assert expected in lean.read_text()
+    lean.write_text(lean.read_text().replace(expected, 'write_connection_file="elsewhere"'))
+    kernel = own_kernel(launcher=tmp_path / "launch.py")
+    assert value(kernel.run("import dateutil.parser, jupyter_client\ndateutil.parser.parse('Jan 1 2001').year, jupyter_client.KernelManager.__name__")) == "(2001, 'KernelManager')"
+    assert value(kernel.run("type(get_ipython().kernel).__module__")) == "'ipykernel.ipkernel'"
+    assert "jupyter_client.elsewhere" in (kernel.home / ".kernel.log").read_text()

@@ -11,6 +11,7 @@ import traceback
 
 # The directory of this file is where cubicle_kernel is found, and nothing else may be found there by user code.
 HERE = os.path.dirname(os.path.realpath(__file__))
+REPLACED = ("cubicle_kernel", "dateutil", "debugpy", "ipykernel", "jedi", "jupyter_client")
 
 
 def load():
@@ -21,6 +22,9 @@ def load():
         from cubicle_kernel.app import KernelApp
     except Exception:
         traceback.print_exc()
+        # What is half loaded, or stands in for something, is in the way of the real thing.
+        for name in [n for n in sys.modules if n.split(".")[0] in REPLACED]:
+            del sys.modules[name]
         from ipykernel.kernelapp import IPKernelApp as KernelApp
     finally:
         sys.path.remove(HERE)
