@@ -175,16 +175,6 @@ void handle_pool_set(struct api_request *r)
 	api_wait(r, node_set_pool(r->api->config.node, &m, pool_set, r, &err), &err);
 }
 
-static void pool_unset(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail(r, a->err);
-	else
-		api_answer_empty(r);
-}
-
 void handle_pool_unset(struct api_request *r)
 {
 	struct msg_unset_pool m = {0};
@@ -192,5 +182,5 @@ void handle_pool_unset(struct api_request *r)
 	if (!may_set(r) || !find_template(r, true, &m.template))
 		return;
 	msg_set(&m, unset_pool, request, str_of(r->id));
-	api_wait(r, node_unset_pool(r->api->config.node, &m, pool_unset, r, &err), &err);
+	api_wait(r, node_unset_pool(r->api->config.node, &m, api_done_plain, r, &err), &err);
 }

@@ -127,6 +127,16 @@ void api_done_empty(const struct node_answer *a, void *arg)
 		api_answer_empty(r);
 }
 
+void api_done_plain(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	r->call = NULL;
+	if (a->err)
+		api_fail(r, a->err);
+	else
+		api_answer_empty(r);
+}
+
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err)
 {
 	r->call = call;

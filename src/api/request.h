@@ -62,6 +62,8 @@ void api_fail_call(struct api_request *r, const struct error *err);
 
 /* What a call that brings nothing ended with: 204, or its error; for the request as arg. */
 void api_done_empty(const struct node_answer *a, void *arg);
+/* The same of one that is about no sandbox: the node's refusal goes through as it is. */
+void api_done_plain(const struct node_answer *a, void *arg);
 
 /* Gives a call to the node its request, or fails with *err when there is none. */
 void api_wait(struct api_request *r, struct node_call *call, const struct error *err);

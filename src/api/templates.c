@@ -142,18 +142,8 @@ void handle_template_alias(struct api_request *r)
 	api_answer(r, 200, &body);
 }
 
-static void reloaded(const struct node_answer *a, void *arg)
-{
-	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail(r, a->err);
-	else
-		api_answer_empty(r);
-}
-
 void handle_reload_templates(struct api_request *r)
 {
 	struct error err = {0};
-	api_wait(r, node_reload_templates(r->api->config.node, reloaded, r, &err), &err);
+	api_wait(r, node_reload_templates(r->api->config.node, api_done_plain, r, &err), &err);
 }

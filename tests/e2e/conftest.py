@@ -5,8 +5,10 @@ import time
 import pytest
 
 import leak
+from internet import internet
 from matrix.driving import leave
 from server import Server, wait_for
+from small_host import SmallHost
 
 STATUS = pytest.StashKey[int]()
 
@@ -84,6 +86,22 @@ def own_server():
             check_leaks(before, s)
         finally:
             s.destroy()
+
+
+@pytest.fixture
+def small_host():
+    host = SmallHost()
+    try:
+        yield host.make()
+    finally:
+        host.destroy()
+
+
+@pytest.fixture(scope="module")
+def world():
+    """The hosts that sandboxes of the module may reach, or not (internet.py)."""
+    with internet() as w:
+        yield w
 
 
 @pytest.fixture

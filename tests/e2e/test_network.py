@@ -9,14 +9,7 @@ import pytest
 from e2b import Sandbox
 
 from conftest import serving
-from internet import internet
 from server import wait_for
-
-
-@pytest.fixture(scope="module")
-def world():
-    with internet() as w:
-        yield w
 
 
 @pytest.fixture(scope="module")

@@ -18,19 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 import interpreter
 from conftest import serving
 from inside import ask
-from internet import internet
 from ready import (INTERPRETER, WEB, WEB_READY, Template, create, detail, ids, parent, pool, reload_templates, set_pool, unset_pool, wait_ready)
 from server import CUBICLE, clean_env, free_port, wait_for
 from test_network import rcodes, reached
 
 
 MOST = 80  # sandboxes that the server may hold
-
-
-@pytest.fixture(scope="module")
-def world():
-    with internet() as w:
-        yield w
 
 
 @pytest.fixture(scope="module")

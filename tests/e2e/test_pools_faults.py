@@ -13,7 +13,7 @@ from e2b import Sandbox
 
 from ready import Template, create, detail, ids, pool, reload_templates, set_pool, wait_ready
 from server import wait_for
-from test_disk import MIB, SmallHost
+from small_host import MIB
 
 AGAIN = (OSError, http.client.HTTPException)
 SIXTH = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB // 6  # of the machine's memory, in MiB
@@ -217,15 +217,6 @@ def settled(s):
             return seen
         seen = p["ready"]
         time.sleep(1)
-
-
-@pytest.fixture
-def small_host():
-    host = SmallHost()
-    try:
-        yield host.make()
-    finally:
-        host.destroy()
 
 
 def test_a_full_disk(small_host, serve):
