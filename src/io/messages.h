@@ -15,7 +15,9 @@ enum {
 	MSG_FROM_EGRESS = 1 << 4, /* egress to node */
 	MSG_TO_INIT = 1 << 5,     /* node to a sandbox's init */
 	MSG_FROM_INIT = 1 << 6,   /* init to node: hostile bytes, never descriptors */
-	MSG_FROM_ANY = (1 << 7) - 1,
+	MSG_TO_BUILDER = 1 << 7,  /* node to the processes that make templates (image/builder.h, image/unpack.h) */
+	MSG_FROM_BUILDER = 1 << 8, /* they to node: hostile bytes */
+	MSG_FROM_ANY = (1 << 9) - 1,
 };
 
 /* Answers */
@@ -105,7 +107,7 @@ enum {
 	F(rollback, 3, STR, request, 64, OPTIONAL)
 #define MSG_FIELDS_network(F)                /* replaces the egress policy of a running sandbox, live; answered by `ok` */ \
 	F(network, 1, STR, sandbox, 32, REQUIRED)                                                            \
-	F(network, 2, LIST, allow_out, 8192, REQUIRED) /* IPv4 CIDRs in text, "1.2.3.4" or "1.2.3.0/24" */    \
+	F(network, 2, LIST, allow_out, 8192, REQUIRED) /* IPv4 CIDRs in text, "1.2.3.4" or "1.2.3.0/24" */   \
 	F(network, 3, LIST, deny_out, 8192, REQUIRED)                                                        \
 	F(network, 4, BOOL, internet, 0, OPTIONAL)   /* allow_internet_access as given */                    \
 	F(network, 5, STR, request, 64, OPTIONAL)
@@ -129,6 +131,79 @@ enum {
 	F(logs, 1, STR, sandbox, 32, REQUIRED)                                                               \
 	F(logs, 2, U64, after, 0, REQUIRED)          /* number of the entry to go on behind; 0 = from the first */ \
 	F(logs, 3, I64, since, 0, REQUIRED)          /* ns, CLOCK_REALTIME: only entries of then or later */
+
+/* front to node: templates (docs/architecture.md, "Templates"). `team` is the caller's; another team's template is answered as one that never existed */
+#define MSG_FIELDS_make_template(F) /* a template and a build of it in state waiting; answered by `build_made` */ \
+	F(make_template, 1, STR, team, 64, REQUIRED)                                                         \
+	F(make_template, 2, STR, name, 256, REQUIRED) /* normalised, without a tag; may be empty (kinds cube and image) */ \
+	F(make_template, 3, LIST, tags, 4096, REQUIRED) /* that the build gets when it is ready; empty: default */ \
+	F(make_template, 4, STR, kind, 8, REQUIRED) /* "e2b", "cube" or "image": whose API made it */        \
+	F(make_template, 5, U64, cpu_count, 0, OPTIONAL)                                                     \
+	F(make_template, 6, U64, memory_mb, 0, OPTIONAL)                                                     \
+	F(make_template, 7, U64, disk_mb, 0, OPTIONAL)                                                       \
+	F(make_template, 8, STR, reference, 512, OPTIONAL) /* kind image: the normalised image; one template for each of a team */ \
+	F(make_template, 9, STR, template, 64, OPTIONAL) /* rebuild of this one, whatever its name */        \
+	F(make_template, 10, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_start_build(F) /* the descriptor: what to build (image/spec.h), a sealed memory file. From waiting to building; 400 when it does not wait. Answered by `ok` at once */ \
+	F(start_build, 1, STR, team, 64, REQUIRED)                                                           \
+	F(start_build, 2, STR, build, 36, REQUIRED)                                                          \
+	F(start_build, 3, STR, base, 96, OPTIONAL) /* what it is made on: template id, template id:tag, or snapshot id; the caller may use it */ \
+	F(start_build, 4, BOOL, force, 0, REQUIRED) /* nothing that earlier builds have left is taken */     \
+	F(start_build, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_build_status(F) /* answered by `build_page` */                                            \
+	F(build_status, 1, STR, team, 64, REQUIRED)                                                          \
+	F(build_status, 2, STR, build, 36, REQUIRED)                                                         \
+	F(build_status, 3, U64, after, 0, REQUIRED) /* entries of the log to pass over */                    \
+	F(build_status, 4, U64, limit, 0, REQUIRED) /* 1 to 100 */                                           \
+	F(build_status, 5, U64, level, 0, OPTIONAL) /* least: 0 debug, 1 info, 2 warn, 3 error */            \
+	F(build_status, 6, BOOL, backward, 0, OPTIONAL) /* from the newest on */                             \
+	F(build_status, 7, STR, template, 64, OPTIONAL) /* that it belongs to, else 404 */
+#define MSG_FIELDS_await_build(F) /* answered when it ended: `ok`, or its error */                           \
+	F(await_build, 1, STR, team, 64, REQUIRED)                                                           \
+	F(await_build, 2, STR, build, 36, REQUIRED)
+#define MSG_FIELDS_builds(F) /* answered by `builds_page`, the newest first */                               \
+	F(builds, 1, STR, team, 64, REQUIRED)                                                                \
+	F(builds, 2, STR, template, 64, REQUIRED)                                                            \
+	F(builds, 3, STR, after, 36, OPTIONAL)                                                               \
+	F(builds, 4, U64, limit, 0, REQUIRED)
+#define MSG_FIELDS_tag_template(F) /* answered by `build_made` */                                            \
+	F(tag_template, 1, STR, team, 64, REQUIRED)                                                          \
+	F(tag_template, 2, STR, template, 64, REQUIRED)                                                      \
+	F(tag_template, 3, STR, from, 128, REQUIRED) /* tag whose build they get */                          \
+	F(tag_template, 4, LIST, tags, 4096, REQUIRED)                                                       \
+	F(tag_template, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_untag_template(F) /* answered by `ok` */                                                  \
+	F(untag_template, 1, STR, team, 64, REQUIRED)                                                        \
+	F(untag_template, 2, STR, template, 64, REQUIRED)                                                    \
+	F(untag_template, 3, LIST, tags, 4096, REQUIRED)                                                     \
+	F(untag_template, 4, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_change_template(F) /* answered by `ok` */                                                 \
+	F(change_template, 1, STR, team, 64, REQUIRED)                                                       \
+	F(change_template, 2, STR, template, 64, REQUIRED)                                                   \
+	F(change_template, 3, BOOL, public, 0, OPTIONAL)                                                     \
+	F(change_template, 4, STR, name, 256, OPTIONAL) /* empty: none any more. Another template of the team that has it loses it */ \
+	F(change_template, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_delete_template(F) /* answered by `ok`, 404, or 409 with the reason */                    \
+	F(delete_template, 1, STR, team, 64, REQUIRED)                                                       \
+	F(delete_template, 2, STR, template, 64, REQUIRED)                                                   \
+	F(delete_template, 3, STR, tag, 128, OPTIONAL) /* this tag's build only; the template goes with its last tag */ \
+	F(delete_template, 4, BOOL, force, 0, REQUIRED) /* also when sandboxes stand on it: they keep what they use */ \
+	F(delete_template, 5, STR, request, 64, OPTIONAL)
+#define MSG_FIELDS_find_file(F) /* answered by `file_found` */                                               \
+	F(find_file, 1, STR, team, 64, REQUIRED)                                                             \
+	F(find_file, 2, STR, hash, 64, REQUIRED) /* of a COPY step or a context, 64 hexadecimal digits, as the client computed it */
+#define MSG_FIELDS_write_file(F) /* answered by `file_writer`, or 507 */                                     \
+	F(write_file, 1, STR, team, 64, REQUIRED)                                                            \
+	F(write_file, 2, STR, hash, 64, REQUIRED)                                                            \
+	F(write_file, 3, U64, size, 0, REQUIRED) /* bytes that will come */
+#define MSG_FIELDS_keep_file(F) /* answered by `ok` */                                                       \
+	F(keep_file, 1, STR, team, 64, REQUIRED)                                                             \
+	F(keep_file, 2, STR, hash, 64, REQUIRED)                                                             \
+	F(keep_file, 3, U64, writer, 0, REQUIRED) /* as file_writer said */                                  \
+	F(keep_file, 4, BOOL, whole, 0, REQUIRED) /* false: throw it away */
+#define MSG_FIELDS_collect_images(F) /* answered by `images_page` */                                         \
+	F(collect_images, 1, BOOL, dry_run, 0, REQUIRED)                                                     \
+	F(collect_images, 2, I64, older_than, 0, REQUIRED) /* seconds since it was last used */
 
 /* node to front */
 #define MSG_FIELDS_sandbox(F)                                                                                \
@@ -154,9 +229,9 @@ enum {
 	F(sandbox, 20, STR, detail, 512, OPTIONAL)                                                           \
 	F(sandbox, 21, I64, ended_at, 0, OPTIONAL)                                                           \
 	F(sandbox, 22, U64, sequence, 0, REQUIRED)   /* number of the event; a gap means: subscribe again */ \
-	F(sandbox, 23, STR, launch, 8, OPTIONAL)     /* "warm" or "cold" */                                 \
+	F(sandbox, 23, STR, launch, 8, OPTIONAL)     /* "warm" or "cold" */                                  \
 	F(sandbox, 24, BOOL, auto_pause_memory, 0, REQUIRED)                                                 \
-	F(sandbox, 25, STR, resumed_from, 8, OPTIONAL) /* of its newest resume: "memory" or "disk" */       \
+	F(sandbox, 25, STR, resumed_from, 8, OPTIONAL) /* of its newest resume: "memory" or "disk" */        \
 	F(sandbox, 26, LIST, allow_out, 8192, OPTIONAL)                                                      \
 	F(sandbox, 27, LIST, deny_out, 8192, OPTIONAL)                                                       \
 	F(sandbox, 28, STR, origin, 32, OPTIONAL)    /* the sandbox it is a fork of, or the snapshot it was made from */ \
@@ -194,7 +269,47 @@ enum {
 	F(template, 6, U64, disk_mb, 0, REQUIRED)                                                            \
 	F(template, 7, U64, size, 0, REQUIRED)       /* bytes of its layers on disk */                       \
 	F(template, 8, STR, build_id, 36, REQUIRED)  /* UUID */                                              \
-	F(template, 9, BOOL, gone, 0, OPTIONAL)      /* deleted */
+	F(template, 9, BOOL, gone, 0, OPTIONAL)      /* deleted */                                           \
+	F(template, 10, STR, team, 64, OPTIONAL)     /* whose it is; absent: everybody's, of this machine */ \
+	F(template, 11, BOOL, public, 0, OPTIONAL)   /* other teams may use it, too */                       \
+	F(template, 12, STR, kind, 8, OPTIONAL)      /* as in make_template; absent: of this machine */      \
+	F(template, 13, MAP, tags, 24576, OPTIONAL)  /* tag → "build id created_at": what names resolve to; empty: nothing is ready yet */ \
+	F(template, 14, I64, updated_at, 0, OPTIONAL)                                                        \
+	F(template, 15, U64, build_count, 0, OPTIONAL)                                                       \
+	F(template, 16, STR, status, 16, OPTIONAL)   /* of the newest build */                               \
+	F(template, 17, STR, last_error, 512, OPTIONAL) /* of that */                                        \
+	F(template, 18, STR, reference, 512, OPTIONAL) /* of kind image */
+#define MSG_FIELDS_build_made(F)                                                                             \
+	F(build_made, 1, STR, template, 64, REQUIRED)                                                        \
+	F(build_made, 2, STR, build, 36, REQUIRED)                                                           \
+	F(build_made, 3, BOOL, made, 0, REQUIRED) /* false: it is there already (kind image), building or ready */ \
+	F(build_made, 4, STR, name, 256, OPTIONAL)                                                           \
+	F(build_made, 5, LIST, tags, 4096, REQUIRED)                                                         \
+	F(build_made, 6, BOOL, public, 0, REQUIRED)
+#define MSG_FIELDS_build_page(F)                                                                             \
+	F(build_page, 1, STR, template, 64, REQUIRED)                                                        \
+	F(build_page, 2, STR, build, 36, REQUIRED)                                                           \
+	F(build_page, 3, STR, status, 16, REQUIRED) /* waiting, building, ready or error */                  \
+	F(build_page, 4, STR, kind, 8, REQUIRED)                                                             \
+	F(build_page, 5, STR, phase, 32, REQUIRED) /* cube.md D.3, empty before it began */                  \
+	F(build_page, 6, U64, progress, 0, REQUIRED) /* percent */                                           \
+	F(build_page, 7, STR, reason, 1024, OPTIONAL)                                                        \
+	F(build_page, 8, STR, step, 32, OPTIONAL) /* of the error: base, finalize, or the step's number */   \
+	F(build_page, 9, STR, entries, 49152, REQUIRED) /* lines of JSON: timestamp, level, message, step */ \
+	F(build_page, 10, U64, next, 0, REQUIRED) /* `after` of the next page */                             \
+	F(build_page, 11, I64, created_at, 0, REQUIRED) /* ns, CLOCK_REALTIME */                             \
+	F(build_page, 12, I64, finished_at, 0, OPTIONAL)
+#define MSG_FIELDS_builds_page(F)                                                                            \
+	F(builds_page, 1, LIST, builds, 49152, REQUIRED) /* each a list: build id, status, created_at, finished_at ("" = not), cpu_count, memory_mb, disk_mb in decimal, tags separated by commas, reason */ \
+	F(builds_page, 2, BOOL, more, 0, REQUIRED)
+#define MSG_FIELDS_file_found(F)                                                                             \
+	F(file_found, 1, BOOL, found, 0, REQUIRED)
+#define MSG_FIELDS_file_writer(F) /* the descriptor: an empty file without a name, for writing */            \
+	F(file_writer, 1, U64, writer, 0, REQUIRED)
+#define MSG_FIELDS_images_page(F)                                                                            \
+	F(images_page, 1, LIST, images, 49152, REQUIRED) /* each a list: name, bytes, seconds since it was last used */ \
+	F(images_page, 2, U64, bytes, 0, REQUIRED) /* of all of them, also those that the list had no room for */ \
+	F(images_page, 3, U64, count, 0, REQUIRED)
 #define MSG_FIELDS_synced(F) F(synced, 1, U64, sequence, 0, REQUIRED) /* the snapshot is complete up to here */
 #define MSG_FIELDS_stream(F) F(stream, 1, STR, generation, 32, REQUIRED)
 
@@ -276,6 +391,75 @@ enum {
 #define MSG_FIELDS_ping(F)
 #define MSG_FIELDS_pong(F)
 
+/* node and a builder (image/builder.h): one process for each build. All that it says is checked, and is about its own build only */
+#define MSG_FIELDS_build_begin(F) /* the descriptor: the spec, as in start_build. The first message to a builder */ \
+	F(build_begin, 1, STR, template, 64, REQUIRED)                                                       \
+	F(build_begin, 2, STR, build, 36, REQUIRED)                                                          \
+	F(build_begin, 3, STR, base, 32768, OPTIONAL) /* description (node/templates.h) of what start_build.base names */ \
+	F(build_begin, 4, BOOL, force, 0, REQUIRED)                                                          \
+	F(build_begin, 5, STR, team, 64, REQUIRED)                                                           \
+	F(build_begin, 6, U64, cpu_count, 0, REQUIRED) /* of its sandboxes, and of the template */           \
+	F(build_begin, 7, U64, memory_mb, 0, REQUIRED)                                                       \
+	F(build_begin, 8, U64, disk_mb, 0, REQUIRED)
+#define MSG_FIELDS_build_log(F) /* to node, not answered */                                                  \
+	F(build_log, 1, U64, level, 0, REQUIRED) /* 0 debug, 1 info, 2 warn, 3 error */                      \
+	F(build_log, 2, STR, step, 32, OPTIONAL)                                                             \
+	F(build_log, 3, STR, message, 8192, REQUIRED) /* without secrets */
+#define MSG_FIELDS_build_progress(F) /* likewise */                                                          \
+	F(build_progress, 1, STR, phase, 32, REQUIRED) /* cube.md D.3 */                                     \
+	F(build_progress, 2, U64, progress, 0, REQUIRED) /* percent, of all */
+#define MSG_FIELDS_find_layer(F) /* answered by `layer` (file absent: there is none; with `make` it is the caller's now, until put_layer or its end). Waits while another builder makes it */ \
+	F(find_layer, 1, STR, key, 128, REQUIRED) /* what the layer follows from: blob digests and options (image/builder.h) */ \
+	F(find_layer, 2, BOOL, make, 0, REQUIRED) /* the caller makes it when there is none: others that ask for it wait */
+#define MSG_FIELDS_new_file(F) /* answered by `file_writer`; its number counts in this builder only */       \
+	F(new_file, 1, U64, size, 0, REQUIRED) /* bytes that it is going to have, 0 = not known: refused with 507 when they have no room */
+#define MSG_FIELDS_unpack_layer(F) /* makes an image of blobs, in a process of its own; answered by `layer` */ \
+	F(unpack_layer, 1, STR, key, 128, REQUIRED) /* that find_layer gave to the caller */                 \
+	F(unpack_layer, 2, LIST, files, 4096, REQUIRED) /* numbers of new_file, in decimal, lowest first: each a layer blob; more than one: they are merged */ \
+	F(unpack_layer, 3, LIST, digests, 4096, REQUIRED) /* of each, sha256:HEX: node hashes the file itself */ \
+	F(unpack_layer, 4, LIST, diff_ids, 4096, REQUIRED) /* of each, sha256:HEX of its tar; empty: not known */ \
+	F(unpack_layer, 5, LIST, formats, 1024, REQUIRED) /* of each: tar, gzip or zstd */                   \
+	F(unpack_layer, 6, U64, size_max, 0, REQUIRED) /* of the image made, bytes */
+#define MSG_FIELDS_drop_layer(F) /* the caller will not make it after all; answered by `ok` */               \
+	F(drop_layer, 1, STR, key, 128, REQUIRED)
+#define MSG_FIELDS_start_box(F) /* a sandbox of the build's own, in no list; answered by `box_started` */    \
+	F(start_box, 1, LIST, layers, 8192, REQUIRED) /* files as `layer` names them, or of the base; lowest first */ \
+	F(start_box, 2, STR, user, 64, REQUIRED)                                                             \
+	F(start_box, 3, STR, token, 128, REQUIRED) /* that envd will want */
+#define MSG_FIELDS_open_box(F) /* answered by `stream` */                                                    \
+	F(open_box, 1, U64, box, 0, REQUIRED)                                                                \
+	F(open_box, 2, U64, port, 0, REQUIRED)
+#define MSG_FIELDS_seal_box(F) /* ends it; what it has written becomes a layer; answered by `layer` */       \
+	F(seal_box, 1, U64, box, 0, REQUIRED)                                                                \
+	F(seal_box, 2, STR, key, 128, OPTIONAL) /* later builds find it by that */
+#define MSG_FIELDS_end_box(F) /* answered by `ok` */                                                         \
+	F(end_box, 1, U64, box, 0, REQUIRED)
+#define MSG_FIELDS_open_file(F) /* what was uploaded by that name (keep_file); answered by `file_reader` or 404 */ \
+	F(open_file, 1, STR, hash, 64, REQUIRED)
+#define MSG_FIELDS_merge_layers(F) /* makes one image of several; answered by `layer` */                     \
+	F(merge_layers, 1, LIST, layers, 8192, REQUIRED) /* adjacent ones, lowest first */
+#define MSG_FIELDS_build_done(F) /* answered by `ok`, then the builder ends */                               \
+	F(build_done, 1, STR, description, 32768, REQUIRED) /* as in node/templates.h, without id, alias, createdAt, buildId; only layers of this build and of its base */ \
+	F(build_done, 2, STR, digest, 128, OPTIONAL) /* of the image that it was made from */                \
+	F(build_done, 3, BOOL, probe, 0, OPTIONAL) /* node starts a sandbox of it, and it is ready only when its ready command has passed in it */
+#define MSG_FIELDS_build_failed(F) /* answered by `ok`, then the builder ends */                             \
+	F(build_failed, 1, STR, message, 1024, REQUIRED)                                                     \
+	F(build_failed, 2, STR, step, 32, OPTIONAL)
+#define MSG_FIELDS_layer(F)                                                                                  \
+	F(layer, 1, STR, file, 160, OPTIONAL) /* relative to node/ */                                        \
+	F(layer, 2, U64, size, 0, OPTIONAL) /* bytes on disk */                                              \
+	F(layer, 3, BOOL, found, 0, OPTIONAL) /* it was there */
+#define MSG_FIELDS_box_started(F)                                                                            \
+	F(box_started, 1, U64, box, 0, REQUIRED)
+#define MSG_FIELDS_file_reader(F) /* the descriptor: the file, for reading */                                \
+	F(file_reader, 1, U64, size, 0, REQUIRED)
+
+/* node and an unpacker (image/unpack.h): one process for each image made; descriptors in its hands from the start */
+#define MSG_FIELDS_unpacked(F) /* to node: the image is complete. Else it tells `error` */                   \
+	F(unpacked, 1, U64, size, 0, REQUIRED) /* bytes of the image */                                      \
+	F(unpacked, 2, U64, entries, 0, REQUIRED)                                                            \
+	F(unpacked, 3, LIST, diff_ids, 4096, REQUIRED) /* of each blob */
+
 #define MESSAGES(M)                                                                                          \
 	M(1, hello, MSG_FROM_ANY, 0)                                                                         \
 	M(2, ok, MSG_FROM_ANY, 0)                                                                            \
@@ -308,7 +492,7 @@ enum {
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
-	M(43, stream, MSG_FROM_NODE, 1)                                                                      \
+	M(43, stream, MSG_FROM_NODE | MSG_TO_BUILDER, 1)                                                     \
 	M(44, snapshot, MSG_FROM_NODE, 0)                                                                    \
 	M(45, forked, MSG_FROM_NODE, 0)                                                                      \
 	M(46, metrics_page, MSG_FROM_NODE, 0)                                                                \
@@ -320,7 +504,7 @@ enum {
 	M(80, claim, MSG_TO_INIT, 0)                                                                         \
 	M(81, attached, MSG_TO_INIT, 0)                                                                      \
 	M(82, ping, MSG_TO_INIT, 0)                                                                          \
-	M(83, enter, MSG_TO_INIT, 0)                                                                          \
+	M(83, enter, MSG_TO_INIT, 0)                                                                         \
 	M(84, log_read, MSG_TO_INIT, 0)                                                                      \
 	M(85, still, MSG_TO_INIT, 0)                                                                         \
 	M(86, assign, MSG_TO_INIT, 0)                                                                        \
@@ -333,7 +517,45 @@ enum {
 	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)                                                    \
 	M(97, prepared, MSG_FROM_INIT, 0)                                                                    \
 	M(98, assigned, MSG_FROM_INIT, 0)                                                                    \
-	M(110, start, 0, 0)
+	M(110, start, 0, 0)                                                                                  \
+	M(120, make_template, MSG_FROM_FRONT, 0)                                                             \
+	M(121, start_build, MSG_FROM_FRONT, 1)                                                               \
+	M(122, build_status, MSG_FROM_FRONT, 0)                                                              \
+	M(123, await_build, MSG_FROM_FRONT, 0)                                                               \
+	M(124, builds, MSG_FROM_FRONT, 0)                                                                    \
+	M(125, tag_template, MSG_FROM_FRONT, 0)                                                              \
+	M(126, untag_template, MSG_FROM_FRONT, 0)                                                            \
+	M(127, change_template, MSG_FROM_FRONT, 0)                                                           \
+	M(128, delete_template, MSG_FROM_FRONT, 0)                                                           \
+	M(129, find_file, MSG_FROM_FRONT, 0)                                                                 \
+	M(130, write_file, MSG_FROM_FRONT, 0)                                                                \
+	M(131, keep_file, MSG_FROM_FRONT, 0)                                                                 \
+	M(132, collect_images, MSG_FROM_FRONT, 0)                                                            \
+	M(140, build_made, MSG_FROM_NODE, 0)                                                                 \
+	M(141, build_page, MSG_FROM_NODE, 0)                                                                 \
+	M(142, builds_page, MSG_FROM_NODE, 0)                                                                \
+	M(143, file_found, MSG_FROM_NODE, 0)                                                                 \
+	M(144, file_writer, MSG_FROM_NODE | MSG_TO_BUILDER, 1)                                               \
+	M(145, images_page, MSG_FROM_NODE, 0)                                                                \
+	M(160, build_begin, MSG_TO_BUILDER, 1)                                                               \
+	M(161, layer, MSG_TO_BUILDER, 0)                                                                     \
+	M(162, box_started, MSG_TO_BUILDER, 0)                                                               \
+	M(163, file_reader, MSG_TO_BUILDER, 1)                                                               \
+	M(170, build_log, MSG_FROM_BUILDER, 0)                                                               \
+	M(171, build_progress, MSG_FROM_BUILDER, 0)                                                          \
+	M(172, find_layer, MSG_FROM_BUILDER, 0)                                                              \
+	M(173, new_file, MSG_FROM_BUILDER, 0)                                                                \
+	M(174, unpack_layer, MSG_FROM_BUILDER, 0)                                                            \
+	M(175, drop_layer, MSG_FROM_BUILDER, 0)                                                              \
+	M(176, start_box, MSG_FROM_BUILDER, 0)                                                               \
+	M(177, open_box, MSG_FROM_BUILDER, 0)                                                                \
+	M(178, seal_box, MSG_FROM_BUILDER, 0)                                                                \
+	M(179, end_box, MSG_FROM_BUILDER, 0)                                                                 \
+	M(180, open_file, MSG_FROM_BUILDER, 0)                                                               \
+	M(181, merge_layers, MSG_FROM_BUILDER, 0)                                                            \
+	M(182, build_done, MSG_FROM_BUILDER, 0)                                                              \
+	M(183, build_failed, MSG_FROM_BUILDER, 0)                                                            \
+	M(184, unpacked, MSG_FROM_BUILDER, 0)
 
 enum {
 	SHUTDOWN_AFTER_MOST = 10 * 365 * 24 * 3600, /* seconds */
