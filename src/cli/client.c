@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <string.h>
 
-enum { MAX_ANSWER = 64 << 20, CALL_TIMEOUT_S = 75, CONNECT_TIMEOUT_S = 10 };
+enum { MAX_ANSWER = 64 << 20, CALL_TIMEOUT_S = 75, CONNECT_TIMEOUT_S = 10, STALLED_S = 120 };
 
 static const char *variable(const char *name)
 {
@@ -235,6 +235,87 @@ int client_call(struct client *cl, const char *method, const char *path, const j
 	struct error parse = {0};
 	*ret = json_parse(buf_str(&answer), MAX_ANSWER, "answer", &parse);
 	return *ret ? 0 : error_set(err, -EPROTO, 502, "%s answered something that is no JSON: %s", cl->url, parse.message);
+}
+
+struct upload {
+	int fd;
+	uint64_t sent, size;
+	int (*progress)(uint64_t sent, void *arg);
+	void *arg;
+	bool stopped, unreadable;
+};
+
+static size_t give_file(char *to, size_t size, size_t n, void *arg)
+{
+	struct upload *u = arg;
+	ssize_t got = pread(u->fd, to, (size_t)MIN((uint64_t)(size * n), u->size - u->sent), (off_t)u->sent);
+	if (got < 0) {
+		u->unreadable = true;
+		return CURL_READFUNC_ABORT;
+	}
+	u->sent += (uint64_t)got;
+	return (size_t)got;
+}
+
+/* Of the library, which may begin anew on a connection that was closed. */
+static int seek_file(void *arg, curl_off_t offset, int origin)
+{
+	struct upload *u = arg;
+	if (origin != SEEK_SET || offset < 0)
+		return CURL_SEEKFUNC_CANTSEEK;
+	u->sent = (uint64_t)offset;
+	return CURL_SEEKFUNC_OK;
+}
+
+static int upload_goes_on(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t sent)
+{
+	struct upload *u = arg;
+	u->stopped = u->progress && u->progress((uint64_t)sent, u->arg) != 0;
+	return u->stopped;
+}
+
+int client_upload(struct client *cl, const char *url, const json_t *headers, int fd, uint64_t size, int (*progress)(uint64_t sent, void *arg), void *arg,
+	struct error *err)
+{
+	cleanup_buf struct buf answer = BUF_INIT;
+	char detail[CURL_ERROR_SIZE] = "";
+	struct upload u = {.fd = fd, .size = size, .progress = progress, .arg = arg};
+	struct curl_slist *list = append(NULL, "Content-Type", "application/octet-stream");
+	const char *key;
+	const json_t *value;
+	json_object_foreach((json_t *)headers, key, value)
+		if (json_is_string(value))
+			list = append(list, key, json_string_value(value));
+	common_options(cl, cl->easy);
+	curl_easy_setopt(cl->easy, CURLOPT_URL, url);
+	curl_easy_setopt(cl->easy, CURLOPT_UPLOAD, 1L);
+	curl_easy_setopt(cl->easy, CURLOPT_INFILESIZE_LARGE, (curl_off_t)size);
+	curl_easy_setopt(cl->easy, CURLOPT_READFUNCTION, give_file);
+	curl_easy_setopt(cl->easy, CURLOPT_READDATA, &u);
+	curl_easy_setopt(cl->easy, CURLOPT_SEEKFUNCTION, seek_file);
+	curl_easy_setopt(cl->easy, CURLOPT_SEEKDATA, &u);
+	curl_easy_setopt(cl->easy, CURLOPT_NOPROGRESS, 0L);
+	curl_easy_setopt(cl->easy, CURLOPT_XFERINFOFUNCTION, upload_goes_on);
+	curl_easy_setopt(cl->easy, CURLOPT_XFERINFODATA, &u);
+	/* No limit in all, but something must move. */
+	curl_easy_setopt(cl->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+	curl_easy_setopt(cl->easy, CURLOPT_LOW_SPEED_TIME, (long)STALLED_S);
+	curl_easy_setopt(cl->easy, CURLOPT_HTTPHEADER, list);
+	curl_easy_setopt(cl->easy, CURLOPT_WRITEFUNCTION, take_body);
+	curl_easy_setopt(cl->easy, CURLOPT_WRITEDATA, &answer);
+	curl_easy_setopt(cl->easy, CURLOPT_ERRORBUFFER, detail);
+	CURLcode code = curl_easy_perform(cl->easy);
+	long status = 0;
+	curl_easy_getinfo(cl->easy, CURLINFO_RESPONSE_CODE, &status);
+	curl_easy_setopt(cl->easy, CURLOPT_ERRORBUFFER, NULL);
+	curl_slist_free_all(list);
+	if (u.stopped)
+		return error_set(err, -EINTR, 499, "the upload was stopped");
+	if (u.unreadable)
+		return error_set(err, -EIO, 500, "the file to send cannot be read");
+	if (code != CURLE_OK)
+		return client_transfer_error(cl, code, detail, err);
+	return status < 200 || status > 299 ? server_error(cl, status, buf_str(&answer), err) : 0;
 }
 
 int client_list(struct client *cl, const char *path, json_t **ret, struct error *err)

@@ -41,6 +41,13 @@ void client_close(struct client *cl);
  */
 int client_call(struct client *cl, const char *method, const char *path, const json_t *body, json_t **ret, struct buf *next, struct error *err);
 
+/*
+ * PUT of `size` bytes of fd, from its beginning, to an address that the server named; headers is an object of strings, or NULL. progress, when not NULL, is called now and
+ * then with the bytes that have left; what it returns other than 0 ends the transfer with -EINTR. 0 or a negative errno with *err.
+ */
+int client_upload(struct client *cl, const char *url, const json_t *headers, int fd, uint64_t size, int (*progress)(uint64_t sent, void *arg), void *arg,
+	struct error *err);
+
 /* All pages of a list. */
 int client_list(struct client *cl, const char *path, json_t **ret, struct error *err);
 

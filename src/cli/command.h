@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { CLI_MAX_FLAGS = 12, CLI_MAX_WORDS = 64 };
+enum { CLI_MAX_FLAGS = 32, CLI_MAX_WORDS = 64 };
 
 /* Exit codes. run, exec and shell pass on the command's own (128 + signal when one ended it) and keep the last three for themselves. */
 enum {

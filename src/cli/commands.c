@@ -96,6 +96,15 @@ static const struct flag make_default_flags[] = {
 	{0},
 };
 
+/* Of every command that builds a template (build_follow.h). */
+#define BUILD_FLAGS                                                                                          \
+	{"cpu", 0, FLAG_NUMBER, "N", "Processors of each sandbox (default: the server's).", 1, 1024},         \
+	{"memory", 0, FLAG_NUMBER, "MIB", "Memory of each sandbox (default: the server's).", 1, 1 << 24},     \
+	{"disk", 0, FLAG_NUMBER, "MIB", "What each sandbox may write (default: the server's).", 1, 1 << 28},  \
+	{"public", 0, FLAG_SWITCH, NULL, "Let other teams use it.", 0, 0},                                   \
+	{"no-cache", 0, FLAG_SWITCH, NULL, "Take nothing that earlier builds have left.", 0, 0},             \
+	{"no-wait", 0, FLAG_SWITCH, NULL, "Return when the build has begun.", 0, 0}
+
 #define QUOTA_FLAGS                                                                                          \
 	{"sandboxes", 0, FLAG_TEXT, "N", "Most sandboxes that run at once: a number, `none`, or `default` for the server's option.", 0, 0}, \
 	{"creates", 0, FLAG_TEXT, "N", "Most sandboxes that are started in a second, likewise.", 0, 0},      \
