@@ -445,6 +445,13 @@ enum {
 #define MSG_FIELDS_build_failed(F) /* answered by `ok`, then the builder ends */                             \
 	F(build_failed, 1, STR, message, 1024, REQUIRED)                                                     \
 	F(build_failed, 2, STR, step, 32, OPTIONAL)
+#define MSG_FIELDS_registry_login(F) /* what the operator's registry.auth has for a registry; answered by `registry_access`, or `error` (a credential helper) */ \
+	F(registry_login, 1, STR, registry, 300, REQUIRED) /* host[:port] in normal form (image/reference.h) */ \
+	F(registry_login, 2, STR, repository, 512, REQUIRED)
+#define MSG_FIELDS_registry_access(F) /* without fields: nothing */                                          \
+	F(registry_access, 1, STR, username, 4096, OPTIONAL)                                                 \
+	F(registry_access, 2, STR, password, 16384, OPTIONAL)                                                \
+	F(registry_access, 3, STR, identity_token, 16384, OPTIONAL)
 #define MSG_FIELDS_layer(F)                                                                                  \
 	F(layer, 1, STR, file, 160, OPTIONAL) /* relative to node/ */                                        \
 	F(layer, 2, U64, size, 0, OPTIONAL) /* bytes on disk */                                              \
@@ -541,6 +548,7 @@ enum {
 	M(161, layer, MSG_TO_BUILDER, 0)                                                                     \
 	M(162, box_started, MSG_TO_BUILDER, 0)                                                               \
 	M(163, file_reader, MSG_TO_BUILDER, 1)                                                               \
+	M(164, registry_access, MSG_TO_BUILDER, 0)                                                           \
 	M(170, build_log, MSG_FROM_BUILDER, 0)                                                               \
 	M(171, build_progress, MSG_FROM_BUILDER, 0)                                                          \
 	M(172, find_layer, MSG_FROM_BUILDER, 0)                                                              \
@@ -555,7 +563,8 @@ enum {
 	M(181, merge_layers, MSG_FROM_BUILDER, 0)                                                            \
 	M(182, build_done, MSG_FROM_BUILDER, 0)                                                              \
 	M(183, build_failed, MSG_FROM_BUILDER, 0)                                                            \
-	M(184, unpacked, MSG_FROM_BUILDER, 0)
+	M(184, unpacked, MSG_FROM_BUILDER, 0)                                                                \
+	M(185, registry_login, MSG_FROM_BUILDER, 0)
 
 enum {
 	SHUTDOWN_AFTER_MOST = 10 * 365 * 24 * 3600, /* seconds */
