@@ -50,7 +50,7 @@
 	O("dns.upstream", dns_upstream, STRING, "", 0, 0, "Resolvers, comma-separated; empty: the machine's own from /etc/resolv.conf.") \
 	O("registry.insecure", registry_insecure, STRING, "", 0, 0, "Registries (exact host or host:port, comma-separated) that may be spoken to over plain HTTP or TLS that nobody vouches for, and may be at private addresses.") \
 	O("registry.insecure_credentials", registry_insecure_credentials, BOOL, "false", 0, 0, "Let credentials go to a registry of registry.insecure over a connection that is not verified TLS; otherwise that is an error.") \
-	O("registry.private", registry_private, STRING, "", 0, 0, "Registries (exact host or host:port, comma-separated) that may be at private, loopback and link-local addresses; also the token services and stores that they refer to.") \
+	O("registry.private", registry_private, STRING, "", 0, 0, "Registries (exact host or host:port, comma-separated) that may be at private, loopback and link-local addresses. The token services and blob stores that they refer to count by their own names.") \
 	O("registry.ca", registry_ca, STRING, "", 0, 0, "File of certificates (PEM) that registries are believed with besides the system's; empty: only the system's.") \
 	O("registry.auth", registry_auth, STRING, "", 0, 0, "Docker configuration file (`docker login`) with the credentials of pulls that nobody gave credentials for; empty: none.") \
 	O("cgroup.parent", cgroup_parent, STRING, "cubicle", 0, 0, "Name of the top-level cgroup where systemd gave none.")

@@ -9,15 +9,15 @@
 #include "base/error.h"
 #include "base/str.h"
 #include "config/options.h"
+#include "image/reference.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 enum {
-	SOURCE_DIGEST_MAX = 72,     /* "sha256:", 64 hex, NUL */
-	SOURCE_MAX_LAYERS = 512,    /* of an image */
-	SOURCE_REFERENCE_MAX = 512, /* bytes of an image reference */
+	SOURCE_DIGEST_MAX = REFERENCE_DIGEST_MAX, /* "sha256:", 64 hex, NUL */
+	SOURCE_MAX_LAYERS = 512, /* of an image */
 };
 
 enum source_format { SOURCE_TAR, SOURCE_GZIP, SOURCE_ZSTD };
@@ -47,7 +47,7 @@ struct source_layer {
 };
 
 struct source_image {
-	char reference[SOURCE_REFERENCE_MAX + 80]; /* normal form, with the digest; of an archive "" */
+	char reference[REFERENCE_TEXT_MAX]; /* normal form; of an archive "" */
 	char digest[SOURCE_DIGEST_MAX];            /* of the manifest for this platform; an image with other bytes has another one */
 	struct source_config config;
 	struct source_layer *layers; /* lowest first */
