@@ -319,10 +319,10 @@ enum {
 	F(start, 2, STR, user, 64, REQUIRED)                                                                 \
 	F(start, 3, STR, workdir, 4096, REQUIRED)    /* may be empty */                                      \
 	F(start, 4, MAP, envs, 32768, REQUIRED)      /* complete, as in the claim */                         \
-	F(start, 5, LIST, services, 4096, REQUIRED)  /* as in the claim */                                   \
+	F(start, 5, LIST, services, 20480, REQUIRED)  /* as in the claim */                                   \
 	F(start, 6, BOOL, nested_userns, 0, REQUIRED)                                                        \
 	F(start, 7, BOOL, no_setuid, 0, REQUIRED)                                                            \
-	F(start, 8, LIST, ready, 4096, OPTIONAL)     /* as in the claim */
+	F(start, 8, LIST, ready, 8192, OPTIONAL)     /* as in the claim */
 
 /* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
 #define MSG_FIELDS_dns_serve(F)                                                                              \
@@ -365,8 +365,8 @@ enum {
 	F(claim, 13, STR, seccomp, 20480, REQUIRED)  /* struct sock_filter[] */                              \
 	F(claim, 14, LIST, drop_caps, 1024, OPTIONAL)                                                        \
 	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */                                  \
-	F(claim, 16, LIST, services, 4096, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */ \
-	F(claim, 17, LIST, ready, 4096, OPTIONAL)    /* arguments of the template's ready command: it ends with 0 when the services are ready */ \
+	F(claim, 16, LIST, services, 20480, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */ \
+	F(claim, 17, LIST, ready, 8192, OPTIONAL)    /* arguments of the template's ready command: it ends with 0 when the services are ready */ \
 	F(claim, 18, BOOL, unassigned, 0, OPTIONAL)  /* of a ready pool: `prepared` is told, `assign` will follow */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
 /* init, of an unassigned one: its services are ready (the ready command ended with 0; without one: all of them run), or not any more */

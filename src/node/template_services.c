@@ -1,4 +1,5 @@
 #include "node/template_services.h"
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "io/json.h"
 #include "io/msg.h"
@@ -88,7 +89,47 @@ static bool take_port(const json_t *j, uint16_t *ret)
 	return true;
 }
 
-static bool take_one(struct template_service *s, const json_t *j)
+bool env_take(struct template *t, const json_t *j, struct template_env *ret)
+{
+	cleanup_buf struct buf raw = BUF_INIT;
+	const char *key;
+	json_t *v;
+	if (!json_is_object(j))
+		return false;
+	json_object_foreach((json_t *)(uintptr_t)j, key, v)
+	{
+		struct str value = json_str(v);
+		if (!json_is_string(v) || !*key || strchr(key, '=') || memchr(value.p, '\0', value.n) || msg_map_add(&raw, str_of(key), value) < 0)
+			return false;
+	}
+	if (buf_len(&raw) > sizeof(t->envs) - t->envs_used)
+		return false;
+	*ret = (struct template_env){t->envs_used, (uint32_t)buf_len(&raw)};
+	if (ret->n)
+		memcpy(t->envs + ret->at, buf_str(&raw).p, ret->n);
+	t->envs_used += ret->n;
+	return true;
+}
+
+struct msg_map template_env(const struct template *t, struct template_env env)
+{
+	return (struct msg_map){str_n(t->envs + env.at, env.n)};
+}
+
+bool probe_take(struct template *t, const json_t *j)
+{
+	const json_t *path = json_object_get(j, "path");
+	return json_is_object(j) && json_object_size(j) == (path ? 2 : 1) && take_port(json_object_get(j, "port"), &t->probe.port) &&
+		(!path || (take_text(path, t->probe.path, sizeof(t->probe.path)) && *t->probe.path));
+}
+
+static bool take_restart(const json_t *j, bool *ret_once)
+{
+	*ret_once = json_is_false(j);
+	return json_is_boolean(j);
+}
+
+static bool take_one(struct template *t, struct template_service *s, const json_t *j)
 {
 	const char *key;
 	json_t *v;
@@ -100,7 +141,10 @@ static bool take_one(struct template_service *s, const json_t *j)
 		bool good = str_is(k, "name") ? take_text(v, s->name, sizeof(s->name))
 			: str_is(k, "user") ? take_text(v, s->user, sizeof(s->user))
 			: str_is(k, "port") ? take_port(v, &s->port)
-					    : str_is(k, "command") && take_command(&s->command, v);
+			: str_is(k, "env") ? env_take(t, v, &s->env)
+			: str_is(k, "workdir") ? take_text(v, s->workdir, sizeof(s->workdir)) && *s->workdir
+			: str_is(k, "restart") ? take_restart(v, &s->once)
+					       : str_is(k, "command") && take_command(&s->command, v);
 		if (!good)
 			return false;
 	}
@@ -113,7 +157,7 @@ bool services_take(struct template *t, const json_t *j)
 	if (!json_is_array(j) || n < 1 || n > TEMPLATE_MAX_SERVICES)
 		return false;
 	for (size_t i = 0; i < n; i++)
-		if (!take_one(&t->services[i], json_array_get(j, i)))
+		if (!take_one(t, &t->services[i], json_array_get(j, i)))
 			return false;
 	t->n_services = n;
 	return true;
@@ -129,6 +173,28 @@ static bool is_absolute(const struct template_command *c)
 	return c->n_args && c->text[0] == '/';
 }
 
+/* What may stand in a path that is told line by line. */
+static bool is_path(const char *s)
+{
+	if (*s != '/' || !str_is_utf8(str_of(s)))
+		return false;
+	for (; *s; s++)
+		if ((unsigned char)*s < 0x20)
+			return false;
+	return true;
+}
+
+/* The target of an HTTP request. */
+static bool is_target(const char *s)
+{
+	if (*s != '/')
+		return false;
+	for (; *s; s++)
+		if (*s <= 0x20 || *s >= 0x7f)
+			return false;
+	return true;
+}
+
 const char *services_wrong(const struct template *t)
 {
 	for (size_t i = 0; i < t->n_services; i++) {
@@ -138,7 +204,9 @@ const char *services_wrong(const struct template *t)
 		if (!made_of(s->user, user_letters))
 			return "services: user: 1 to 32 characters of [a-z0-9_.-]";
 		if (!is_absolute(&s->command))
-			return "services: command: 1 to 16 strings, 768 bytes in all, the first an absolute path";
+			return "services: command: 1 to 16 strings, 4096 bytes in all, the first an absolute path";
+		if (*s->workdir && !is_path(s->workdir))
+			return "services: workdir: an absolute path of at most 1023 bytes is needed";
 		if (s->port == AGENT_PORT || s->port == DNS_PORT)
 			return "services: port: 49983 and 53 are taken by the sandbox's own agent and resolver";
 		for (size_t j = 0; j < i; j++)
@@ -146,9 +214,15 @@ const char *services_wrong(const struct template *t)
 				return "services: two have the same name or port";
 	}
 	if (t->ready.n_args && !is_absolute(&t->ready))
-		return "ready: 1 to 16 strings, 768 bytes in all, the first an absolute path";
+		return "ready: 1 to 16 strings, 4096 bytes in all, the first an absolute path";
 	if (t->ready.n_args && !t->n_services)
 		return "ready: there are no services that could be ready";
+	if (t->probe.port && !t->n_services)
+		return "probe: there are no services that could answer";
+	if (t->probe.port == AGENT_PORT || t->probe.port == DNS_PORT)
+		return "probe: port: 49983 and 53 are taken by the sandbox's own agent and resolver";
+	if (*t->probe.path && !is_target(t->probe.path))
+		return "probe: path: '/' and at most 254 more printable characters are needed";
 	return NULL;
 }
 
@@ -163,8 +237,25 @@ static void serialize_command(const struct template_command *c, struct buf *to)
 	buf_add_c(to, "]");
 }
 
+static void serialize_env(const struct template *t, struct template_env env, struct buf *to)
+{
+	struct str rest = template_env(t, env).raw, key, value;
+	buf_add_c(to, "{");
+	for (bool first = true; msg_map_next(&rest, &key, &value); first = false) {
+		buf_add_c(to, first ? "" : ", ");
+		json_quote(to, key);
+		buf_add_c(to, ": ");
+		json_quote(to, value);
+	}
+	buf_add_c(to, "}");
+}
+
 void services_serialize(const struct template *t, struct buf *to)
 {
+	if (t->env.n) {
+		buf_add_c(to, ",\n  \"env\": ");
+		serialize_env(t, t->env, to);
+	}
 	for (size_t i = 0; i < t->n_services; i++) {
 		const struct template_service *s = &t->services[i];
 		buf_addf(to, i ? ", " : ",\n  \"services\": [");
@@ -172,6 +263,16 @@ void services_serialize(const struct template *t, struct buf *to)
 		serialize_command(&s->command, to);
 		if (s->port)
 			buf_addf(to, ", \"port\": %u", s->port);
+		if (s->env.n) {
+			buf_add_c(to, ", \"env\": ");
+			serialize_env(t, s->env, to);
+		}
+		if (*s->workdir) {
+			buf_add_c(to, ", \"workdir\": ");
+			json_quote(to, str_of(s->workdir));
+		}
+		if (s->once)
+			buf_add_c(to, ", \"restart\": false");
 		buf_addf(to, ", \"user\": \"%s\"}", s->user);
 	}
 	if (t->n_services)
@@ -180,6 +281,14 @@ void services_serialize(const struct template *t, struct buf *to)
 		buf_add_c(to, ",\n  \"ready\": ");
 		serialize_command(&t->ready, to);
 	}
+	if (t->probe.port)
+		buf_addf(to, ",\n  \"probe\": {\"port\": %u", t->probe.port);
+	if (*t->probe.path) {
+		buf_add_c(to, ", \"path\": ");
+		json_quote(to, str_of(t->probe.path));
+	}
+	if (t->probe.port)
+		buf_add_c(to, "}");
 }
 
 static int encode_command(const struct template_command *c, struct buf *to)

@@ -48,11 +48,18 @@ static bool good_uuid(struct str s)
 	return true;
 }
 
+static bool ends_in(struct str s, const char *suffix)
+{
+	size_t n = strlen(suffix);
+	return s.n > n && str_is(str_from(s, s.n - n), suffix);
+}
+
 static bool good_layer(struct str s)
 {
 	struct str dir, name;
-	return str_cut(s, '/', &dir, &name) && str_is(dir, "images") && name.n > 6 && name.p[0] != '.' &&
-		all_of(name, file_letters, 7, 140) && str_is(str_from(name, name.n - 6), ".erofs");
+	if (!str_cut(s, '/', &dir, &name) || !all_of(name, file_letters, 5, 140) || name.p[0] == '.')
+		return false;
+	return str_is(dir, "images") ? ends_in(name, ".erofs") || ends_in(name, ".img") : str_is(dir, "snapshots") && ends_in(name, ".img");
 }
 
 /* An absolute path without NUL or control characters. */
@@ -89,7 +96,7 @@ static int check(const struct template *t, const char *what, struct error *err)
 		wrong = "workdir: an absolute path of at most 1000 bytes is needed";
 	for (size_t i = 0; !wrong && i < t->n_layers; i++)
 		if (!good_layer(str_of(t->layers[i].file)))
-			wrong = "layers: each file is images/<name>.erofs";
+			wrong = "layers: each file is images/<name>.erofs, images/<name>.img or snapshots/<name>.img";
 		else if (*t->layers[i].recipe && !all_of(str_of(t->layers[i].recipe), "0123456789abcdef", 64, 64))
 			wrong = "layers: recipe: 64 hexadecimal digits in lower case";
 	if (!wrong)
@@ -178,27 +185,68 @@ static bool take_key(struct template *t, struct str key, const json_t *v)
 		return take_flag(v, &t->no_setuid);
 	if (str_is(key, "ready"))
 		return ready_take(t, v);
+	if (str_is(key, "probe"))
+		return probe_take(t, v);
+	if (str_is(key, "wait_ready"))
+		return take_flag(v, &t->wait_ready);
+	if (str_is(key, "env"))
+		return env_take(t, v, &t->env);
 	return str_is(key, "services") && services_take(t, v);
 }
 
-int template_parse(struct str json, const char *what, struct template *ret, struct error *err)
+/* What a file says of itself, and a build must not. */
+static bool is_identity(struct str key)
+{
+	return str_is(key, "id") || str_is(key, "alias") || str_is(key, "createdAt") || str_is(key, "buildId");
+}
+
+static int parse(struct str json, const char *what, const struct template *identity, struct template *ret, struct error *err)
 {
 	cleanup_json json_t *j = json_parse(json, TEMPLATE_MAX_FILE, what, err);
 	if (!j)
 		return err ? err->code : -EINVAL;
 	if (!json_is_object(j))
 		return error_set(err, -EINVAL, 400, "%s: an object is needed", what);
-	struct template t = {0};
+	memset(ret, 0, sizeof(*ret));
 	const char *key;
 	json_t *value;
-	json_object_foreach(j, key, value) if (!take_key(&t, str_of(key), value))
+	json_object_foreach(j, key, value) if ((identity && is_identity(str_of(key))) || !take_key(ret, str_of(key), value))
 		return error_set(err, -EINVAL, 400, "%s: %.64s: unknown key or wrong value", what, key);
-	if (!json_object_get(j, "createdAt"))
+	if (!identity && !json_object_get(j, "createdAt"))
 		return error_set(err, -EINVAL, 400, "%s: createdAt is missing", what);
-	int r = check(&t, what, err);
+	return 0;
+}
+
+static int parse_checked(struct str json, const char *what, const struct template *identity, struct template *ret, struct error *err)
+{
+	struct template *t = malloc(sizeof(*t));
+	if (!t)
+		return error_errno(err, -ENOMEM, "template");
+	int r = parse(json, what, identity, t, err);
+	if (r == 0 && identity) {
+		memcpy(t->id, identity->id, sizeof(t->id));
+		memcpy(t->alias, identity->alias, sizeof(t->alias));
+		memcpy(t->build_id, identity->build_id, sizeof(t->build_id));
+		memcpy(t->team, identity->team, sizeof(t->team));
+		t->public = identity->public;
+		t->created_at = identity->created_at;
+	}
 	if (r == 0)
-		*ret = t;
+		r = check(t, what, err);
+	if (r == 0)
+		*ret = *t;
+	free(t);
 	return r;
+}
+
+int template_parse(struct str json, const char *what, struct template *ret, struct error *err)
+{
+	return parse_checked(json, what, NULL, ret, err);
+}
+
+int template_parse_build(struct str json, const char *what, const struct template *identity, struct template *ret, struct error *err)
+{
+	return parse_checked(json, what, identity, ret, err);
 }
 
 /* The layers' files are there and nobody but root can change them. */
@@ -229,18 +277,9 @@ static void put_count(struct buf *to, const char *key, uint32_t value)
 		buf_addf(to, ",\n  \"%s\": %u", key, value);
 }
 
-int template_serialize(const struct template *t, struct buf *to)
+static void put_layers(const struct template *t, struct buf *to)
 {
-	char time[RFC3339_SIZE];
-	buf_addf(to, "{\n  \"id\": \"%s\"", t->id);
-	if (*t->alias)
-		put_text(to, "alias", t->alias);
-	put_text(to, "createdAt", rfc3339_format(time, t->created_at));
-	put_text(to, "buildId", t->build_id);
-	put_count(to, "cpuCount", t->cpu_count);
-	put_count(to, "memoryMB", t->memory_mb);
-	put_count(to, "diskMB", t->disk_mb);
-	buf_add_c(to, ",\n  \"layers\": [");
+	buf_add_c(to, "\n  \"layers\": [");
 	for (size_t i = 0; i < t->n_layers; i++) {
 		const struct template_layer *l = &t->layers[i];
 		buf_addf(to, "%s{\"file\": \"%s\", \"size\": %llu", i ? ", " : "", l->file, (unsigned long long)l->size);
@@ -249,15 +288,42 @@ int template_serialize(const struct template *t, struct buf *to)
 		buf_add_c(to, "}");
 	}
 	buf_add_c(to, "]");
+}
+
+int template_serialize_build(const struct template *t, struct buf *to)
+{
+	buf_add_c(to, "{");
+	put_layers(t, to);
 	put_text(to, "user", t->user);
+	put_count(to, "cpuCount", t->cpu_count);
+	put_count(to, "memoryMB", t->memory_mb);
+	put_count(to, "diskMB", t->disk_mb);
 	if (*t->workdir)
 		put_text(to, "workdir", t->workdir);
 	if (t->nested_userns)
 		buf_add_c(to, ",\n  \"nested_userns\": true");
 	if (t->no_setuid)
 		buf_add_c(to, ",\n  \"no_setuid\": true");
+	if (t->wait_ready)
+		buf_add_c(to, ",\n  \"wait_ready\": true");
 	services_serialize(t, to);
 	return buf_add_c(to, "\n}\n");
+}
+
+int template_serialize(const struct template *t, struct buf *to)
+{
+	char time[RFC3339_SIZE];
+	cleanup_buf struct buf rest = BUF_INIT;
+	int r = template_serialize_build(t, &rest);
+	if (r < 0)
+		return r;
+	buf_addf(to, "{\n  \"id\": \"%s\"", t->id);
+	if (*t->alias)
+		put_text(to, "alias", t->alias);
+	put_text(to, "createdAt", rfc3339_format(time, t->created_at));
+	put_text(to, "buildId", t->build_id);
+	buf_add_c(to, ",");
+	return buf_add_str(to, str_from(buf_str(&rest), 1));
 }
 
 int template_save(const char *node_dir, const struct template *t, struct error *err)
@@ -281,8 +347,10 @@ int template_save(const char *node_dir, const struct template *t, struct error *
 }
 
 struct templates {
-	struct map by_id;    /* struct template, owned */
+	struct map by_id;    /* of files: struct template, owned */
 	struct map by_alias; /* the same objects */
+	struct map builds;   /* build id → struct template, owned */
+	struct map tags;     /* id:tag → one of these */
 	size_t skipped;
 };
 
@@ -303,6 +371,8 @@ void templates_free(struct templates *t)
 		return;
 	map_done(&t->by_alias);
 	drop(&t->by_id);
+	map_done(&t->tags);
+	drop(&t->builds);
 	free(t);
 }
 
@@ -363,7 +433,7 @@ static int read_all(const char *node_dir, struct templates *into, struct error *
 int templates_load(struct templates *t, const char *node_dir,
 	void (*changed)(const struct template *t, bool gone, void *arg), void *arg, struct error *err)
 {
-	struct templates fresh = {.by_id = MAP_INIT, .by_alias = MAP_INIT};
+	struct templates fresh = {.by_id = MAP_INIT, .by_alias = MAP_INIT, .builds = t->builds, .tags = t->tags};
 	int r = read_all(node_dir, &fresh, err);
 	if (r < 0) {
 		map_done(&fresh.by_alias);
@@ -384,14 +454,75 @@ int templates_load(struct templates *t, const char *node_dir,
 	return 0;
 }
 
+static size_t tag_key(char to[TEMPLATE_ID + TEMPLATE_TAG + 2], const char *id, const char *tag)
+{
+	int n = snprintf(to, TEMPLATE_ID + TEMPLATE_TAG + 2, "%.*s:%.*s", TEMPLATE_ID, id, TEMPLATE_TAG, tag);
+	return (size_t)n;
+}
+
+int templates_put_build(struct templates *t, const struct template *build)
+{
+	struct template *old = map_get(&t->builds, str_of(build->build_id));
+	if (old) {
+		*old = *build;
+		return 0;
+	}
+	struct template *copy = malloc(sizeof(*copy));
+	if (!copy || map_put(&t->builds, str_of(build->build_id), copy, NULL) < 0) {
+		free(copy);
+		return -ENOMEM;
+	}
+	*copy = *build;
+	return 0;
+}
+
+void templates_drop_build(struct templates *t, const char *build_id)
+{
+	struct template *gone = map_del(&t->builds, str_of(build_id));
+	for (bool again = gone != NULL; again;) {
+		again = false;
+		map_foreach(&t->tags, s) if (s->value == gone)
+		{
+			map_del(&t->tags, map_slot_key(s));
+			again = true;
+			break;
+		}
+	}
+	free(gone);
+}
+
+int templates_set_tag(struct templates *t, const char *id, const char *tag, const char *build_id)
+{
+	char key[TEMPLATE_ID + TEMPLATE_TAG + 2];
+	size_t n = tag_key(key, id, tag);
+	struct template *build = build_id ? map_get(&t->builds, str_of(build_id)) : NULL;
+	if (!build_id)
+		map_del(&t->tags, str_n(key, n));
+	else if (!build)
+		return -ENOENT;
+	return build ? map_put(&t->tags, str_n(key, n), build, NULL) : 0;
+}
+
+const struct template *templates_find_build(const struct templates *t, struct str build_id)
+{
+	return map_get(&t->builds, build_id);
+}
+
 const struct template *templates_find(const struct templates *t, struct str reference)
 {
-	struct str name = reference, tag;
+	char key[TEMPLATE_ID + TEMPLATE_TAG + 2];
+	struct str name = reference, tag = STR("default");
 	str_cut(reference, ':', &name, &tag);
-	if (name.n != reference.n && !str_is(tag, "default"))
-		return NULL;
-	const struct template *found = map_get(&t->by_id, name);
-	return found ? found : map_get(&t->by_alias, name);
+	const struct template *found = NULL;
+	if (str_is(tag, "default")) {
+		found = map_get(&t->by_id, name);
+		if (!found)
+			found = map_get(&t->by_alias, name);
+	}
+	if (found || name.n != TEMPLATE_ID || tag.n > TEMPLATE_TAG)
+		return found;
+	int n = snprintf(key, sizeof(key), "%.*s:%.*s", STR_FMT(name), STR_FMT(tag));
+	return map_get(&t->tags, str_n(key, (size_t)n));
 }
 
 size_t templates_skipped(const struct templates *t)
@@ -402,6 +533,11 @@ size_t templates_skipped(const struct templates *t)
 void templates_each(const struct templates *t, void (*fn)(const struct template *t, void *arg), void *arg)
 {
 	map_foreach(&t->by_id, s) fn(s->value, arg);
+}
+
+void templates_each_build(const struct templates *t, void (*fn)(const struct template *t, void *arg), void *arg)
+{
+	map_foreach(&t->builds, s) fn(s->value, arg);
 }
 
 uint64_t template_size(const struct template *t)

@@ -82,7 +82,9 @@ static void wrong_descriptions_name_the_key(void **state)
 		{"\"size\":12", "\"size\":12,\"recipe\":\"\"", "layers"},
 		{"\"size\":12", "\"size\":12,\"other\":1", "layers"},
 		{"images/aa.erofs", "/images/aa.erofs", "layers"},
-		{"images/aa.erofs", "images/aa.img", "layers"},
+		{"images/aa.erofs", "images/aa.ext4", "layers"},
+		{"images/aa.erofs", "snapshots/aa.erofs", "layers"},
+		{"images/aa.erofs", "saved/aa.img", "layers"},
 		{"{\"file\":\"images/aa.erofs\",\"size\":12}", "", "layers"},
 		{"\"size\":12", "\"size\":0", "layers"},
 		{"\"size\":12", "\"size\":12,\"x\":1", "layers"},
@@ -205,7 +207,10 @@ static void wrong_services_are_refused(void **state)
 		"[{\"name\":\"a\",\"command\":[\"/x\\u0000\"],\"user\":\"root\"}]",
 		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":0}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":65536}]",
 		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":\"80\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":49983}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"port\":53}]",
-		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"restart\":true}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"restart\":1}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"workdir\":\"srv\"}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"workdir\":\"\"}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"env\":{\"A=\":\"\"}}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"env\":{\"\":\"\"}}]",
+		"[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"env\":{\"A\":1}}]", "[{\"name\":\"a\",\"command\":[\"/x\"],\"user\":\"root\",\"env\":[\"A=1\"]}]",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		struct template t;
@@ -239,7 +244,120 @@ static void a_service_has_its_limits(void **state)
 	t.services[0] = t.services[1] = t.services[3] = t.services[2];
 	cleanup_buf struct buf raw = BUF_INIT;
 	assert_int_equal(template_encode_services(&t, &raw), 0);
-	assert_true(buf_len(&raw) <= 4096);
+	assert_true(buf_len(&raw) <= 20480);
+}
+
+#define WHOLE "[{\"name\":\"web\",\"command\":[\"/bin/web\"],\"user\":\"root\",\"env\":{\"A\":\"1\",\"B\":\"\"},\"workdir\":\"/srv\",\"restart\":false}]," \
+	"\"env\":{\"PATH\":\"/bin\"},\"probe\":{\"port\":8080,\"path\":\"/health?a=b\"},\"wait_ready\":true"
+
+static void expect_pair(struct str *rest, const char *key, const char *value)
+{
+	struct str k, v;
+	assert_true(msg_map_next(rest, &k, &v));
+	assert_str(k, key);
+	assert_str(v, value);
+}
+
+static void environments_and_probes_are_read_and_saved(void **state)
+{
+	static struct template t, again;
+	cleanup_buf struct buf text = BUF_INIT;
+	assert_int_equal(template_parse(str_of(with_services(WHOLE)), "x", &t, NULL), 0);
+	assert_int_equal(template_serialize(&t, &text), 0);
+	assert_int_equal(template_parse(buf_str(&text), "x", &again, NULL), 0);
+	assert_int_equal(again.probe.port, 8080);
+	assert_string_equal(again.probe.path, "/health?a=b");
+	assert_true(again.wait_ready);
+	assert_true(again.services[0].once);
+	assert_string_equal(again.services[0].workdir, "/srv");
+	struct str rest = template_env(&again, again.env).raw;
+	expect_pair(&rest, "PATH", "/bin");
+	assert_int_equal(rest.n, 0);
+	rest = template_env(&again, again.services[0].env).raw;
+	expect_pair(&rest, "A", "1");
+	expect_pair(&rest, "B", "");
+	assert_int_equal(rest.n, 0);
+}
+
+static void wrong_environments_and_probes_are_refused(void **state)
+{
+	static const char *const cases[] = {
+		"\"env\":{\"A\":null}", "\"env\":{\"A=B\":\"\"}", "\"env\":{\"A\":\"\\u0000\"}", "\"env\":[]", "\"probe\":{}", "\"probe\":{\"port\":0}", "\"probe\":8080",
+		"\"probe\":{\"port\":53}", "\"probe\":{\"port\":80,\"path\":\"\"}", "\"probe\":{\"port\":80,\"path\":\"health\"}", "\"probe\":{\"port\":80,\"path\":\"/a b\"}",
+		"\"probe\":{\"port\":80,\"path\":\"/\\r\\n\"}", "\"probe\":{\"port\":80,\"scheme\":\"https\"}", "\"wait_ready\":1",
+	};
+	static struct template t;
+	struct error err = {0};
+	char text[1024];
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		snprintf(text, sizeof(text), "[" SERVICE "],%s", cases[i]);
+		if (template_parse(str_of(with_services(text)), "x", &t, &err) != -EINVAL)
+			fail_msg("%s", cases[i]);
+	}
+	assert_int_equal(template_parse(str_of(changed("\"no_setuid\":true", "\"probe\":{\"port\":80}")), "x", &t, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "no services"));
+	/* All variables together have a bound. */
+	cleanup_buf struct buf big = BUF_INIT;
+	buf_add_c(&big, "{\"layers\":[{\"file\":\"images/aa.erofs\",\"size\":12}],\"user\":\"user\",\"env\":{");
+	for (int i = 0; i < 4; i++)
+		buf_addf(&big, "%s\"V%d\":\"%04080d\"", i ? "," : "", i, 0);
+	buf_add_c(&big, "}}");
+	static struct template id;
+	assert_int_equal(template_parse(str_of(good), "x", &id, NULL), 0);
+	assert_int_equal(template_parse_build(buf_str(&big), "x", &id, &t, &err), 0);
+	buf_clear(&big);
+	buf_add_c(&big, "{\"layers\":[{\"file\":\"images/aa.erofs\",\"size\":12}],\"user\":\"user\",\"env\":{");
+	for (int i = 0; i < 4; i++)
+		buf_addf(&big, "%s\"V%d\":\"%04090d\"", i ? "," : "", i, 0);
+	buf_add_c(&big, "}}");
+	assert_int_equal(template_parse_build(buf_str(&big), "x", &id, &t, &err), -EINVAL);
+}
+
+/* What a builder says of itself is not believed. */
+static void a_build_has_the_identity_that_it_is_given(void **state)
+{
+	static struct template id, t, again;
+	struct error err = {0};
+	cleanup_buf struct buf text = BUF_INIT;
+	const char *plain = "{\"layers\":[{\"file\":\"images/a.img\",\"size\":12},{\"file\":\"snapshots/snap-a.img\",\"size\":1}],\"user\":\"root\"}";
+	assert_int_equal(template_parse(str_of(good), "x", &id, NULL), 0);
+	strcpy(id.team, "team-1");
+	assert_int_equal(template_parse_build(str_of(plain), "x", &id, &t, &err), 0);
+	assert_string_equal(t.id, id.id);
+	assert_string_equal(t.alias, "base");
+	assert_string_equal(t.build_id, id.build_id);
+	assert_string_equal(t.team, "team-1");
+	assert_int_equal(template_serialize_build(&t, &text), 0);
+	assert_int_equal(template_parse_build(buf_str(&text), "x", &id, &again, &err), 0);
+	assert_memory_equal(&t, &again, sizeof(t));
+	assert_int_equal(template_parse_build(str_of(good), "x", &id, &t, &err), -EINVAL);
+}
+
+static void a_tag_names_one_build(void **state)
+{
+	static struct template one, two;
+	struct templates *t = templates_new();
+	assert_int_equal(template_parse(str_of(good), "x", &one, NULL), 0);
+	two = one;
+	strcpy(two.build_id, "1f8fad5b-d9cb-469f-a165-70867728950e");
+	assert_int_equal(templates_put_build(t, &one), 0);
+	assert_null(templates_find(t, str_of(one.id)));
+	assert_int_equal(templates_set_tag(t, one.id, "default", two.build_id), -ENOENT);
+	assert_int_equal(templates_put_build(t, &two), 0);
+	assert_int_equal(templates_set_tag(t, one.id, "default", one.build_id), 0);
+	assert_int_equal(templates_set_tag(t, one.id, "v2", two.build_id), 0);
+	assert_string_equal(templates_find(t, str_of(one.id))->build_id, one.build_id);
+	assert_string_equal(templates_find(t, STR("k3abcdefghij0123456a:default"))->build_id, one.build_id);
+	assert_string_equal(templates_find(t, STR("k3abcdefghij0123456a:v2"))->build_id, two.build_id);
+	assert_null(templates_find(t, STR("k3abcdefghij0123456a:v3")));
+	assert_null(templates_find(t, STR("base"))); /* names of teams are the front's */
+	assert_int_equal(templates_set_tag(t, one.id, "default", two.build_id), 0);
+	templates_drop_build(t, one.build_id);
+	assert_string_equal(templates_find(t, str_of(one.id))->build_id, two.build_id);
+	templates_drop_build(t, two.build_id);
+	assert_null(templates_find(t, str_of(one.id)));
+	assert_null(templates_find(t, STR("k3abcdefghij0123456a:v2")));
+	templates_free(t);
 }
 
 static int told, told_gone;
@@ -328,6 +446,10 @@ int main(void)
 		cmocka_unit_test(a_ready_command_is_read_saved_and_encoded),
 		cmocka_unit_test(wrong_ready_commands_are_refused),
 		cmocka_unit_test(a_service_has_its_limits),
+		cmocka_unit_test(environments_and_probes_are_read_and_saved),
+		cmocka_unit_test(wrong_environments_and_probes_are_refused),
+		cmocka_unit_test(a_build_has_the_identity_that_it_is_given),
+		cmocka_unit_test(a_tag_names_one_build),
 		cmocka_unit_test_setup(saved_templates_are_found, fresh),
 		cmocka_unit_test_setup(broken_files_do_not_hide_good_ones, fresh),
 		cmocka_unit_test_setup(no_directory_is_no_templates, fresh),
