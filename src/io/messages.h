@@ -465,7 +465,17 @@ enum {
 #define MSG_FIELDS_unpacked(F) /* to node: the image is complete. Else it tells `error` */                   \
 	F(unpacked, 1, U64, size, 0, REQUIRED) /* bytes of the image */                                      \
 	F(unpacked, 2, U64, entries, 0, REQUIRED)                                                            \
-	F(unpacked, 3, LIST, diff_ids, 4096, REQUIRED) /* of each blob */
+	F(unpacked, 3, LIST, diff_ids, 4096, REQUIRED) /* of each blob */                                    \
+	F(unpacked, 4, BOOL, guessed, 0, OPTIONAL) /* it has directories that no blob says anything of (image/unpack.h) */
+#define MSG_FIELDS_unpack_begin(F) /* to an unpacker, its first message */                                  \
+	F(unpack_begin, 1, LIST, formats, 1024, REQUIRED) /* of each blob, lowest first: tar, gzip or zstd */ \
+	F(unpack_begin, 2, LIST, diff_ids, 4096, REQUIRED) /* of each, sha256:HEX; empty: not known */       \
+	F(unpack_begin, 3, U64, size_max, 0, REQUIRED) /* of the image, bytes */                             \
+	F(unpack_begin, 4, BOOL, lowest, 0, OPTIONAL) /* nothing will be below this image: it has no whiteouts */
+#define MSG_FIELDS_merge_begin(F) /* to `cubicle merge` (image/merge.h), its first message; it answers `unpacked` without diff_ids, or `error` */ \
+	F(merge_begin, 1, U64, layers, 0, REQUIRED) /* how many of its directories are to be merged, lowest first */ \
+	F(merge_begin, 2, U64, below, 0, REQUIRED) /* how many come after those: what will be below the image, topmost first */ \
+	F(merge_begin, 3, U64, size_max, 0, REQUIRED)
 
 #define MESSAGES(M)                                                                                          \
 	M(1, hello, MSG_FROM_ANY, 0)                                                                         \
@@ -549,6 +559,8 @@ enum {
 	M(162, box_started, MSG_TO_BUILDER, 0)                                                               \
 	M(163, file_reader, MSG_TO_BUILDER, 1)                                                               \
 	M(164, registry_access, MSG_TO_BUILDER, 0)                                                           \
+	M(165, unpack_begin, MSG_TO_BUILDER, 0)                                                              \
+	M(166, merge_begin, MSG_TO_BUILDER, 0)                                                               \
 	M(170, build_log, MSG_FROM_BUILDER, 0)                                                               \
 	M(171, build_progress, MSG_FROM_BUILDER, 0)                                                          \
 	M(172, find_layer, MSG_FROM_BUILDER, 0)                                                              \
