@@ -133,7 +133,7 @@ enum {
 	F(logs, 3, I64, since, 0, REQUIRED)          /* ns, CLOCK_REALTIME: only entries of then or later */
 
 /* front to node: templates (docs/architecture.md, "Templates"). `team` is the caller's; another team's template is answered as one that never existed */
-#define MSG_FIELDS_make_template(F) /* a template and a build of it in state waiting; answered by `build_made` */ \
+#define MSG_FIELDS_make_template(F) /* a template and a build of it in state waiting; answered by `build_made`, after the event `template` */ \
 	F(make_template, 1, STR, team, 64, REQUIRED)                                                         \
 	F(make_template, 2, STR, name, 256, REQUIRED) /* normalised, without a tag; may be empty (kinds cube and image) */ \
 	F(make_template, 3, LIST, tags, 4096, REQUIRED) /* that the build gets when it is ready; empty: default */ \
@@ -143,7 +143,8 @@ enum {
 	F(make_template, 7, U64, disk_mb, 0, OPTIONAL)                                                       \
 	F(make_template, 8, STR, reference, 512, OPTIONAL) /* kind image: the normalised image; one template for each of a team */ \
 	F(make_template, 9, STR, template, 64, OPTIONAL) /* rebuild of this one, whatever its name */        \
-	F(make_template, 10, STR, request, 64, OPTIONAL)
+	F(make_template, 10, STR, request, 64, OPTIONAL)                                                     \
+	F(make_template, 11, STR, source, 8192, OPTIONAL) /* what was asked for, JSON without secrets: kept, told in `template`, and what a rebuild begins with */
 #define MSG_FIELDS_start_build(F) /* the descriptor: what to build (image/spec.h), a sealed memory file. From waiting to building; 400 when it does not wait. Answered by `ok` at once */ \
 	F(start_build, 1, STR, team, 64, REQUIRED)                                                           \
 	F(start_build, 2, STR, build, 36, REQUIRED)                                                          \
@@ -195,7 +196,7 @@ enum {
 #define MSG_FIELDS_write_file(F) /* answered by `file_writer`, or 507 */                                     \
 	F(write_file, 1, STR, team, 64, REQUIRED)                                                            \
 	F(write_file, 2, STR, hash, 64, REQUIRED)                                                            \
-	F(write_file, 3, U64, size, 0, REQUIRED) /* bytes that will come */
+	F(write_file, 3, U64, size, 0, REQUIRED) /* bytes that will come; 0 = not known, at most build.upload_max */
 #define MSG_FIELDS_keep_file(F) /* answered by `ok` */                                                       \
 	F(keep_file, 1, STR, team, 64, REQUIRED)                                                             \
 	F(keep_file, 2, STR, hash, 64, REQUIRED)                                                             \
@@ -278,7 +279,8 @@ enum {
 	F(template, 15, U64, build_count, 0, OPTIONAL)                                                       \
 	F(template, 16, STR, status, 16, OPTIONAL)   /* of the newest build */                               \
 	F(template, 17, STR, last_error, 512, OPTIONAL) /* of that */                                        \
-	F(template, 18, STR, reference, 512, OPTIONAL) /* of kind image */
+	F(template, 18, STR, reference, 512, OPTIONAL) /* of kind image */                                   \
+	F(template, 19, STR, source, 8192, OPTIONAL) /* as in make_template, of the newest that had one */
 #define MSG_FIELDS_build_made(F)                                                                             \
 	F(build_made, 1, STR, template, 64, REQUIRED)                                                        \
 	F(build_made, 2, STR, build, 36, REQUIRED)                                                           \
