@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/encode.h"
+#include "guest/archive.h"
 #include "guest/files_call.h"
 #include "io/url.h"
 
@@ -19,9 +20,14 @@ static bool is_files(const struct http_head *h)
 	return str_is(h->path, "/files") || str_starts(h->path, STR("/files/"));
 }
 
+static bool is_archive(const struct http_head *h)
+{
+	return str_is(h->path, "/archive");
+}
+
 bool files_serves(const struct http_head *head)
 {
-	return is_files(head) || str_starts(head->path, RPC_PREFIX);
+	return is_files(head) || is_archive(head) || str_starts(head->path, RPC_PREFIX);
 }
 
 static int find_user(struct files_call *c, struct str name)
@@ -90,7 +96,7 @@ static int serve_files(struct files_call *c)
 
 static int serve(struct files_call *c)
 {
-	return is_files(&c->head) ? serve_files(c) : filesystem_serve(c);
+	return is_files(&c->head) ? serve_files(c) : is_archive(&c->head) ? archive_serve(c) : filesystem_serve(c);
 }
 
 /* An answer for every step that failed without saying why. */

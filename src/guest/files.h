@@ -1,6 +1,6 @@
 /*
- * The file services of the sandbox: GET, HEAD and POST /files (e2b.md B.3, B.4) and filesystem.Filesystem
- * (B.7). Each request is served by one short-lived worker process in the work cgroup, forked by the spawner,
+ * The file services of the sandbox: GET, HEAD and POST /files (e2b.md B.3, B.4), filesystem.Filesystem
+ * (B.7), and our own /archive (guest/archive.h). Each request is served by one short-lived worker process in the work cgroup, forked by the spawner,
  * as root of the sandbox and inside its root: paths and links are followed as for any process there.
  * Straight-line blocking code with flat memory (about 700 KiB and what the answer of a ListDir takes).
  */
@@ -21,7 +21,7 @@ struct files_request {
 				    = 120 s. No other limit on time */
 };
 
-/* True for requests that belong to files_worker(): the path /files and below, and every method of
+/* True for requests that belong to files_worker(): the path /files and below, /archive, and every method of
  * filesystem.Filesystem. */
 bool files_serves(const struct http_head *head);
 

@@ -332,10 +332,10 @@ int files_respond_failure(struct files_call *c)
 	}
 	if (body.failed || c->message.failed)
 		return c->cut = -ENOMEM;
-	bool files = str_is(c->head.path, "/files");
-	const char *allow = c->status != 405 ? NULL
-			    : files          ? "Allow: GET, HEAD, POST\r\n"
-					     : "Allow: POST\r\n";
+	const char *allow = c->status != 405                     ? NULL
+			    : str_is(c->head.path, "/files")     ? "Allow: GET, HEAD, POST\r\n"
+			    : str_is(c->head.path, "/archive")   ? "Allow: GET, PUT\r\n"
+								 : "Allow: POST\r\n";
 	return files_respond(c, c->status, type, allow, buf_str(&body));
 }
 
