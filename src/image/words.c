@@ -106,7 +106,7 @@ static struct str without(struct reader *r, struct str value, struct str pattern
 	bool longest = pattern.n && pattern.p[0] == side;
 	if (longest)
 		pattern = str_from(pattern, 1);
-	for (size_t k = 0; k <= value.n; k++) {
+	for (size_t k = 0; k <= value.n && *r->work; k++) {
 		size_t n = longest ? value.n - k : k; /* of what goes */
 		struct str part = side == '#' ? str_n(value.p, n) : str_from(value, value.n - n);
 		if (words_match(pattern, part, r->work))
@@ -120,9 +120,9 @@ static int replace(struct reader *r, struct buf *to, struct str value, struct st
 {
 	size_t at = 0;
 	bool again = pattern.n > 0;
-	while (again && at < value.n) {
+	while (again && at < value.n && *r->work) {
 		size_t n = value.n - at;
-		while (n > 0 && !words_match(pattern, str_n(value.p + at, n), r->work))
+		while (n > 0 && *r->work && !words_match(pattern, str_n(value.p + at, n), r->work))
 			n--;
 		int e = n ? put(r, to, text, true) : put(r, to, str_n(value.p + at, 1), true);
 		if (e < 0)
