@@ -417,11 +417,12 @@ enum {
 	F(new_file, 1, U64, size, 0, REQUIRED) /* bytes that it is going to have, 0 = not known: refused with 507 when they have no room */
 #define MSG_FIELDS_unpack_layer(F) /* makes an image of blobs, in a process of its own; answered by `layer` */ \
 	F(unpack_layer, 1, STR, key, 128, REQUIRED) /* that find_layer gave to the caller */                 \
-	F(unpack_layer, 2, LIST, files, 4096, REQUIRED) /* numbers of new_file, in decimal, lowest first: each a layer blob; more than one: they are merged */ \
-	F(unpack_layer, 3, LIST, digests, 4096, REQUIRED) /* of each, sha256:HEX: node hashes the file itself */ \
-	F(unpack_layer, 4, LIST, diff_ids, 4096, REQUIRED) /* of each, sha256:HEX of its tar; empty: not known */ \
-	F(unpack_layer, 5, LIST, formats, 1024, REQUIRED) /* of each: tar, gzip or zstd */                   \
-	F(unpack_layer, 6, U64, size_max, 0, REQUIRED) /* of the image made, bytes */
+	F(unpack_layer, 2, LIST, files, 2048, REQUIRED) /* numbers of new_file, in decimal, lowest first: each a layer blob; more than one: they are merged */ \
+	F(unpack_layer, 3, LIST, digests, 12288, REQUIRED) /* of each, sha256:HEX: node hashes the file itself */ \
+	F(unpack_layer, 4, LIST, diff_ids, 12288, REQUIRED) /* of each, sha256:HEX of its tar; empty: not known */ \
+	F(unpack_layer, 5, LIST, formats, 2048, REQUIRED) /* of each: tar, gzip or zstd */                   \
+	F(unpack_layer, 6, U64, size_max, 0, REQUIRED) /* of the image made, bytes */                        \
+	F(unpack_layer, 7, BOOL, lowest, 0, OPTIONAL) /* as in unpack_begin; the key then is oci:HEX of "lowest\nhex\n..." */
 #define MSG_FIELDS_drop_layer(F) /* the caller will not make it after all; answered by `ok` */               \
 	F(drop_layer, 1, STR, key, 128, REQUIRED)
 #define MSG_FIELDS_start_box(F) /* a sandbox of the build's own, in no list; answered by `box_started` */    \
@@ -467,11 +468,11 @@ enum {
 #define MSG_FIELDS_unpacked(F) /* to node: the image is complete. Else it tells `error` */                   \
 	F(unpacked, 1, U64, size, 0, REQUIRED) /* bytes of the image */                                      \
 	F(unpacked, 2, U64, entries, 0, REQUIRED)                                                            \
-	F(unpacked, 3, LIST, diff_ids, 4096, REQUIRED) /* of each blob */                                    \
+	F(unpacked, 3, LIST, diff_ids, 12288, REQUIRED) /* of each blob */                                    \
 	F(unpacked, 4, BOOL, guessed, 0, OPTIONAL) /* it has directories that no blob says anything of (image/unpack.h) */
 #define MSG_FIELDS_unpack_begin(F) /* to an unpacker, its first message */                                  \
-	F(unpack_begin, 1, LIST, formats, 1024, REQUIRED) /* of each blob, lowest first: tar, gzip or zstd */ \
-	F(unpack_begin, 2, LIST, diff_ids, 4096, REQUIRED) /* of each, sha256:HEX; empty: not known */       \
+	F(unpack_begin, 1, LIST, formats, 2048, REQUIRED) /* of each blob, lowest first: tar, gzip or zstd */ \
+	F(unpack_begin, 2, LIST, diff_ids, 12288, REQUIRED) /* of each, sha256:HEX; empty: not known */       \
 	F(unpack_begin, 3, U64, size_max, 0, REQUIRED) /* of the image, bytes */                             \
 	F(unpack_begin, 4, BOOL, lowest, 0, OPTIONAL) /* nothing will be below this image: it has no whiteouts */
 #define MSG_FIELDS_merge_begin(F) /* to `cubicle merge` (image/merge.h), its first message; it answers `unpacked` without diff_ids, or `error` */ \
