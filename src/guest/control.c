@@ -121,6 +121,7 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 		.token = msg_has(m, claim, token) ? str_dup(m->token) : NULL,
 		.user = str_dup(m->user),
 		.workdir = msg_has(m, claim, workdir) ? str_dup(m->workdir) : NULL,
+		.template_envs = m->template_envs,
 	};
 	buf_add_str(&n.envs, m->envs.raw);
 	bool good = n.sandbox && n.template && n.user && !n.envs.failed &&
@@ -134,7 +135,10 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 	buf_done(&old->envs);
 	if (good) {
 		n.services = id->services;
+		n.service_options = id->service_options;
 		n.ready = id->ready;
+		n.probe_port = id->probe_port;
+		n.probe_path = id->probe_path;
 		*id = n;
 	}
 	return good ? 0 : -ENOMEM;
@@ -168,6 +172,7 @@ static int become_assigned(struct guest_identity *id, const struct msg_assign *m
 	buf_done(&id->envs);
 	id->token = steal_pointer(&token);
 	id->envs = envs;
+	id->template_envs = m->template_envs;
 	id->unassigned = false;
 	return 0;
 }
@@ -376,8 +381,11 @@ void control_tell_claimed(struct control *c, uint64_t request)
 		chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, request, NULL, 0, NULL);
 }
 
-void control_tell_prepared(struct control *c, bool ready)
+void control_tell_prepared(struct control *c, bool ready, struct str why)
 {
+	struct msg_prepared m = {.ready = ready};
+	if (why.n)
+		msg_set(&m, prepared, why, why);
 	for (struct node *n = c->nodes; n; n = n->next)
-		chan_send(n->chan, MSG_ID_prepared, &(struct msg_prepared){.ready = ready}, 0, NULL, 0, NULL);
+		chan_send(n->chan, MSG_ID_prepared, &m, 0, NULL, 0, NULL);
 }

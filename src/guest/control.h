@@ -21,8 +21,8 @@ struct control_ops {
 void control_set_ops(struct control *c, const struct control_ops *ops, void *arg);
 /* Tells every node that is connected that envd listens; `request` is that of the claim. */
 void control_tell_claimed(struct control *c, uint64_t request);
-/* Tells every node that is connected whether the services are ready. */
-void control_tell_prepared(struct control *c, bool ready);
+/* Tells every node that is connected whether the services are ready, and if not perhaps why. */
+void control_tell_prepared(struct control *c, bool ready, struct str why);
 /*
  * Makes a new spawner: forks it, lets it tell node, and gives it to `s` as soon as node says that it is attached. Without a connected node, or when the fork
  * fails, it is tried again at the next connection and every second.

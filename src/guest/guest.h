@@ -12,9 +12,14 @@
 struct guest_identity {
 	char *sandbox, *template, *token /* NULL = open */, *user, *workdir /* NULL = the user's home */;
 	struct buf envs; /* msg_map raw: system and user variables, complete */
-	struct buf services; /* msg_list raw of the first claim: a later one changes nothing of what runs */
-	bool unassigned; /* of a ready pool, until `assign` */
+	uint64_t template_envs; /* so many of them, the first, are the template's */
+	/* Of the first claim: a later one changes nothing of what runs. */
+	struct buf services, service_options; /* msg_list raw */
 	struct buf ready; /* msg_list raw: the template's ready command; empty = none */
+	uint16_t probe_port; /* 0 = none */
+	char *probe_path; /* NULL = a connection is enough */
+	bool wait_ready; /* node waits for `prepared` */
+	bool unassigned; /* of a ready pool, until `assign` */
 	uint64_t claim_request; /* id of the claim that `claimed` answers */
 };
 

@@ -51,10 +51,21 @@ static bool on_assigned(void *arg)
 	return ready_end(i->envd.ready);
 }
 
-static void on_prepared(bool ready, void *arg)
+static void on_prepared(bool ready, struct str why, void *arg)
 {
 	struct init *i = arg;
-	control_tell_prepared(i->control, ready);
+	control_tell_prepared(i->control, ready, why);
+}
+
+/* Services, and who waits for them. */
+static int make_services(struct init *i, struct error *err)
+{
+	const struct guest_identity *id = &i->identity;
+	struct msg_list services = {buf_str(&id->services)}, options = {buf_str(&id->service_options)};
+	const struct ready_config ready = {
+		.command = {buf_str(&id->ready)}, .probe_port = id->probe_port, .probe_path = id->probe_path, .once = id->wait_ready && !id->unassigned};
+	int r = services_new(&i->envd, services, options, &i->envd.services, err);
+	return r == 0 && (id->unassigned || id->wait_ready) ? ready_new(&i->envd, &ready, on_prepared, i, &i->envd.ready, err) : r;
 }
 
 static const struct control_ops control_ops = {.still = on_still, .assigned = on_assigned};
@@ -171,11 +182,8 @@ int main(int argc, char **argv)
 	control_set_ops(init.control, &control_ops, &init);
 	logs_add(init.logs, LOG_INFO, "sandbox", STR("started"), NULL);
 	struct error err = {0};
-	struct msg_list services = {buf_str(&init.identity.services)};
-	if (services_new(&init.envd, services, &init.envd.services, &err) < 0)
-		die("services", err.code);
-	if (init.identity.unassigned && ready_new(&init.envd, (struct msg_list){buf_str(&init.identity.ready)}, on_prepared, &init, &init.envd.ready, &err) < 0)
-		die("ready command", err.code);
+	if (make_services(&init, &err) < 0)
+		die(err.message, err.code);
 	control_tell_claimed(init.control, init.identity.claim_request);
 	/* After the answer: nobody's create waits for them. */
 	services_start(init.envd.services);

@@ -314,6 +314,13 @@ static int keep_identity(const struct msg_claim *c, struct guest_identity *id)
 		r = copy_text(&id->workdir, c->workdir);
 	if (r == 0 && msg_has(c, claim, services))
 		r = buf_add_str(&id->services, c->services.raw);
+	if (r == 0 && msg_has(c, claim, service_options))
+		r = buf_add_str(&id->service_options, c->service_options.raw);
+	if (r == 0 && msg_has(c, claim, probe_path))
+		r = copy_text(&id->probe_path, c->probe_path);
+	id->template_envs = c->template_envs;
+	id->probe_port = c->probe_port <= UINT16_MAX ? (uint16_t)c->probe_port : 0;
+	id->wait_ready = c->wait_ready;
 	id->unassigned = c->unassigned;
 	if (r == 0 && msg_has(c, claim, ready))
 		r = buf_add_str(&id->ready, c->ready.raw);

@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "guest/logs.h"
+#include "guest/probe.h"
 #include "guest/program.h"
 #include "guest/services.h"
 #include "guest/tree.h"
@@ -12,8 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { WHY_MAX = 480 /* of `prepared` it takes 512; an error tells less */ };
+
 enum ready_state {
 	READY_WAITING,  /* for the services, for the end of a pause, or for the thaw */
+	READY_PROBING,  /* the port was asked */
 	READY_STARTING, /* a try was asked of the spawner */
 	READY_TRYING,   /* the command executes */
 	READY_TOLD,     /* fn() knows that they are ready */
@@ -23,6 +27,10 @@ enum ready_state {
 struct ready {
 	struct envd *envd;
 	struct buf command; /* empty = none */
+	struct probe *probe; /* NULL = none */
+	bool answered;       /* ... since the services execute */
+	bool once;
+	struct loop_timer *deadline; /* with `once` */
 	ready_fn *fn;
 	void *arg;
 	enum ready_state state;
@@ -52,7 +60,9 @@ static void become_ready(struct ready *r)
 	r->state = READY_TOLD;
 	r->failures = 0;
 	r->last[0] = '\0';
-	r->fn(true, r->arg);
+	r->fn(true, STR(""), r->arg);
+	if (r->once)
+		ready_end(r);
 }
 
 /* Its descendants, too: what it has left behind would be there beside the next try. */
@@ -66,7 +76,8 @@ static void kill_try(struct ready *r, pid_t pid, bool reaped)
 static void try_failed(struct ready *r, struct str why)
 {
 	char text[sizeof(r->last)];
-	int64_t pause = MIN((int64_t)READY_FIRST_PAUSE_MS << MIN(r->failures, 16u), (int64_t)READY_MAX_PAUSE_MS);
+	int64_t most = r->state == READY_PROBING ? READY_PROBE_PAUSE_MS : READY_MAX_PAUSE_MS;
+	int64_t pause = MIN((int64_t)READY_FIRST_PAUSE_MS << MIN(r->failures, 16u), most);
 	snprintf(text, sizeof(text), "%.*s", (int)MIN(why.n, sizeof(text) - 1), why.p);
 	if (strcmp(text, r->last) != 0)
 		tell(r, LOG_INFO, STR("not ready yet"), "status", text);
@@ -148,7 +159,9 @@ static void begin_try(struct ready *r)
 	struct spawn_head head = {.kind = SPAWN_COMMAND, .flags = SPAWN_SESSION};
 	cleanup_buf struct buf body = BUF_INIT;
 	int fds[3];
-	program_request(r->envd->identity, str_of(r->envd->identity->user), buf_str(&r->command), &head, &body);
+	struct program program = {.user = str_of(r->envd->identity->user), .arguments = buf_str(&r->command)};
+	services_context(r->envd->services, &program.workdir, &program.envs);
+	program_request(r->envd->identity, &program, &head, &body);
 	r->state = READY_STARTING;
 	r->spoilt = false;
 	r->tries++;
@@ -164,10 +177,38 @@ static void begin_try(struct ready *r)
 /* The services execute. */
 static void go_on(struct ready *r)
 {
-	if (!buf_len(&r->command))
+	bool probe = r->probe && !r->answered;
+	if (!probe && !buf_len(&r->command)) {
 		become_ready(r);
-	else if (!r->still_since)
+	} else if (!r->still_since && probe) {
+		r->state = READY_PROBING;
+		loop_timer_stop(r->timer);
+		probe_ask(r->probe);
+	} else if (!r->still_since) {
 		begin_try(r);
+	}
+}
+
+static void on_probed(bool ok, struct str why, void *arg)
+{
+	struct ready *r = arg;
+	if (!ok) {
+		try_failed(r, why);
+		return;
+	}
+	r->answered = true;
+	r->failures = 0;
+	r->state = READY_WAITING;
+	go_on(r);
+}
+
+/* What was asked counts no more. */
+static void stop_probe(struct ready *r)
+{
+	if (r->state != READY_PROBING)
+		return;
+	probe_stop(r->probe);
+	r->state = READY_WAITING;
 }
 
 static bool is_under_way(const struct ready *r)
@@ -189,14 +230,47 @@ void ready_services_changed(struct ready *r)
 	bool run = r && services_run(r->envd->services);
 	if (!r || r->state == READY_OVER)
 		return;
+	stop_probe(r);
+	r->answered = false;
 	if (is_under_way(r)) {
 		kill_try(r, r->pid, false);
 	} else if (run && r->state == READY_WAITING) {
 		go_on(r);
 	} else if (!run && r->state == READY_TOLD) {
 		r->state = READY_WAITING;
-		r->fn(false, r->arg);
+		r->fn(false, STR(""), r->arg);
 	}
+}
+
+void ready_service_ended(struct ready *r)
+{
+	if (r && r->state == READY_WAITING && services_run(r->envd->services))
+		go_on(r);
+}
+
+static void fail(struct ready *r, const char *what)
+{
+	cleanup_buf struct buf why = BUF_INIT;
+	buf_add_c(&why, what);
+	if (*r->last)
+		buf_addf(&why, ": %s", r->last);
+	services_last_words(r->envd->services, &why);
+	tell(r, LOG_WARN, STR("not ready in time"), "status", r->last);
+	ready_end(r);
+	r->fn(false, str_n(buf_str(&why).p, MIN(buf_len(&why), (size_t)WHY_MAX)), r->arg);
+}
+
+static void on_deadline(struct loop_timer *t, void *arg)
+{
+	char text[64];
+	snprintf(text, sizeof(text), "the sandbox was not ready within %d s", READY_WAIT_MS / 1000);
+	fail(arg, text);
+}
+
+void ready_never(struct ready *r)
+{
+	if (r && r->once && r->state != READY_OVER)
+		fail(r, "the sandbox cannot become ready");
 }
 
 void ready_stand_still(struct ready *r, bool on)
@@ -205,6 +279,7 @@ void ready_stand_still(struct ready *r, bool on)
 		return;
 	int64_t now = clock_boottime(), passed = now - r->still_since;
 	r->still_since = on ? now : 0;
+	stop_probe(r);
 	if (is_under_way(r) && on)
 		loop_timer_stop(r->timer);
 	else if (is_under_way(r))
@@ -219,6 +294,9 @@ bool ready_end(struct ready *r)
 		return true;
 	bool was_ready = r->state == READY_TOLD;
 	loop_timer_stop(r->timer);
+	if (r->deadline)
+		loop_timer_stop(r->deadline);
+	stop_probe(r);
 	if (is_under_way(r))
 		kill_try(r, r->pid, false);
 	r->state = READY_OVER;
@@ -234,15 +312,20 @@ static bool good_command(struct str rest)
 	return true;
 }
 
-int ready_new(struct envd *e, struct msg_list command, ready_fn *fn, void *arg, struct ready **ret, struct error *err)
+int ready_new(struct envd *e, const struct ready_config *config, ready_fn *fn, void *arg, struct ready **ret, struct error *err)
 {
-	if (!good_command(command.raw))
+	if (!good_command(config->command.raw))
 		return error_set(err, -EINVAL, 500, "the ready command of the claim is malformed");
 	struct ready *r = calloc(1, sizeof(*r));
 	if (!r)
 		return error_errno(err, -ENOMEM, "ready command");
-	*r = (struct ready){.envd = e, .fn = fn, .arg = arg, .timer = loop_timer_new(e->loop, on_timer, r)};
-	if (!r->timer || buf_add_str(&r->command, command.raw) < 0) {
+	*r = (struct ready){.envd = e, .fn = fn, .arg = arg, .once = config->once, .timer = loop_timer_new(e->loop, on_timer, r)};
+	if (config->probe_port)
+		r->probe = probe_new(e->loop, config->probe_port, config->probe_path, on_probed, r);
+	if (config->once)
+		r->deadline = loop_timer_new(e->loop, on_deadline, r);
+	if (!r->timer || (config->probe_port && !r->probe) || (config->once && (!r->deadline || loop_timer_in(r->deadline, READY_WAIT_MS * NS_PER_MS) < 0)) ||
+		buf_add_str(&r->command, config->command.raw) < 0) {
 		ready_free(r);
 		return error_errno(err, -ENOMEM, "ready command");
 	}
@@ -255,6 +338,8 @@ void ready_free(struct ready *r)
 	if (!r)
 		return;
 	loop_timer_free(r->timer);
+	loop_timer_free(r->deadline);
+	probe_free(r->probe);
 	buf_done(&r->command);
 	free(r);
 }

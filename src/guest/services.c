@@ -19,11 +19,15 @@ enum service_state {
 	SERVICE_WAITING,  /* the timer is armed, or nothing was started yet */
 	SERVICE_STARTING, /* asked of the spawner */
 	SERVICE_RUNNING,  /* it executes */
+	SERVICE_ENDED,    /* it ran once, as it should */
+	SERVICE_FAILED,   /* it should have run once, and cannot be started */
 };
 
 struct service {
 	struct services *all;
 	struct str name, user, arguments /* a list */; /* views into all->list */
+	struct str workdir, envs;                      /* views into all->options */
+	bool once;
 	enum service_state state;
 	uint16_t port; /* 0 = none */
 	int listener;  /* -1 = none */
@@ -46,7 +50,7 @@ struct service {
 
 struct services {
 	struct envd *envd;
-	struct buf list;
+	struct buf list, options;
 	struct service services[SERVICES_MAX];
 	size_t n;
 };
@@ -84,20 +88,31 @@ static void ended(struct service *s)
 	if (clock_boottime() - s->started_at >= SERVICE_STEADY_MS * NS_PER_MS)
 		s->failures = 0;
 	exit_info_text(&s->exit, s->last_end);
-	tell(s, LOG_WARN, STR("ended"), "status", str_of(s->last_end));
+	tell(s, s->once ? LOG_INFO : LOG_WARN, STR("ended"), "status", str_of(s->last_end));
+	if (s->once) {
+		s->state = SERVICE_ENDED;
+		ready_service_ended(s->all->envd->ready);
+		return;
+	}
 	/* What it has started itself would otherwise live on beside what its successor starts. */
 	tree_signal(s->all->envd->proc, pid, true, false, SIGKILL);
 	start_later(s);
 	ready_services_changed(s->all->envd->ready);
 }
 
-static void start_failed(struct service *s, struct str why)
+/* There may be room later; a program that cannot be executed now will not be later, either. */
+static void start_failed(struct service *s, enum connect_code code, struct str why)
 {
 	snprintf(s->last_end, sizeof(s->last_end), "%.*s", (int)MIN(why.n, sizeof(s->last_end) - 1), why.p);
 	tell(s, LOG_WARN, STR("could not be started"), "reason", str_of(s->last_end));
 	s->pid = 0;
 	s->reaped = false;
-	start_later(s);
+	if (!s->once || code == CONNECT_RESOURCE_EXHAUSTED) {
+		start_later(s);
+		return;
+	}
+	s->state = SERVICE_FAILED;
+	ready_never(s->all->envd->ready);
 }
 
 bool services_reaped(struct services *all, pid_t pid, struct exit_info exit)
@@ -128,7 +143,7 @@ static void on_started(struct spawn *p, const struct spawn_result *r, void *arg)
 {
 	struct service *s = arg;
 	if (r->code) {
-		start_failed(s, r->message);
+		start_failed(s, r->code, r->message);
 		return;
 	}
 	s->state = SERVICE_RUNNING;
@@ -176,13 +191,14 @@ static void start(struct service *s)
 	struct spawn_head head = {.kind = SPAWN_COMMAND, .flags = SPAWN_SESSION | (s->listener >= 0 ? SPAWN_LISTEN : 0)};
 	cleanup_buf struct buf body = BUF_INIT;
 	int fds[4] = {-1, -1, -1, -1};
-	program_request(s->all->envd->identity, s->user, s->arguments, &head, &body);
+	const struct program program = {s->user, s->workdir, s->envs, s->arguments};
+	program_request(s->all->envd->identity, &program, &head, &body);
 	int r = open_descriptors(s, fds);
 	s->state = SERVICE_STARTING;
 	if (r >= 0 && !spawn_new(s->all->envd->spawner, &head, &body, fds, (size_t)r, &spawn_ops, s))
 		r = -errno;
 	if (r < 0)
-		start_failed(s, str_of(strerror(-r)));
+		start_failed(s, CONNECT_RESOURCE_EXHAUSTED, str_of(strerror(-r)));
 }
 
 void services_start(struct services *all)
@@ -194,9 +210,37 @@ void services_start(struct services *all)
 bool services_run(const struct services *all)
 {
 	for (size_t i = 0; all && i < all->n; i++)
-		if (all->services[i].state != SERVICE_RUNNING)
+		if (all->services[i].state != SERVICE_RUNNING && all->services[i].state != SERVICE_ENDED)
 			return false;
 	return true;
+}
+
+void services_context(const struct services *all, struct str *ret_workdir, struct str *ret_envs)
+{
+	*ret_workdir = all ? all->services[0].workdir : STR("");
+	*ret_envs = all ? all->services[0].envs : STR("");
+}
+
+void services_last_words(const struct services *all, struct buf *to)
+{
+	enum { WORDS = 240 };
+	const struct service *s = all ? &all->services[0] : NULL;
+	for (size_t i = 0; all && i < all->n; i++)
+		if (all->services[i].state != SERVICE_RUNNING) {
+			s = &all->services[i];
+			break;
+		}
+	if (!s)
+		return;
+	struct str said = buf_str(&s->kept);
+	if (*s->last_end)
+		buf_addf(to, "; service '%.*s': %.120s", STR_FMT(s->name), s->last_end);
+	while (said.n && strchr("\r\n", said.p[said.n - 1]))
+		said.n--;
+	if (said.n > WORDS)
+		said = str_from(said, said.n - WORDS);
+	if (said.n)
+		buf_addf(to, "; '%.*s' said last: %.*s", STR_FMT(s->name), STR_FMT(said));
 }
 
 /* Output */
@@ -252,7 +296,7 @@ static void on_output(struct loop_fd *w, uint32_t events, void *arg)
 void services_json(const struct services *all, struct buf *to)
 {
 	static const char *const states[] = {
-		[SERVICE_WAITING] = "waiting", [SERVICE_STARTING] = "starting", [SERVICE_RUNNING] = "running"};
+		[SERVICE_WAITING] = "waiting", [SERVICE_STARTING] = "starting", [SERVICE_RUNNING] = "running", [SERVICE_ENDED] = "ended", [SERVICE_FAILED] = "ended"};
 	buf_add_c(to, "[");
 	for (size_t i = 0; all && i < all->n; i++) {
 		const struct service *s = &all->services[i];
@@ -313,6 +357,16 @@ static int read_one(struct service *s, struct str item)
 	return memchr(s->user.p, '\0', s->user.n) ? -EINVAL : 0;
 }
 
+/* A list that is shorter says nothing of the last ones. */
+static int read_options(struct service *s, struct str item)
+{
+	struct str once;
+	if (!msg_list_next(&item, &s->workdir) || !msg_list_next(&item, &once) || !msg_list_next(&item, &s->envs) || memchr(s->workdir.p, '\0', s->workdir.n))
+		return -EINVAL;
+	s->once = str_is(once, "once");
+	return 0;
+}
+
 static int make_one(struct service *s, struct error *err)
 {
 	struct loop *l = s->all->envd->loop;
@@ -327,18 +381,18 @@ static int make_one(struct service *s, struct error *err)
 	return s->timer && s->output_watch ? 0 : error_errno(err, -ENOMEM, "service %.*s", STR_FMT(s->name));
 }
 
-int services_new(struct envd *e, struct msg_list list, struct services **ret, struct error *err)
+int services_new(struct envd *e, struct msg_list list, struct msg_list options, struct services **ret, struct error *err)
 {
 	*ret = NULL;
 	if (!list.raw.n)
 		return 0;
 	struct services *all = calloc(1, sizeof(*all));
-	if (!all || buf_add_str(&all->list, list.raw) < 0) {
+	if (!all || buf_add_str(&all->list, list.raw) < 0 || buf_add_str(&all->options, options.raw) < 0) {
 		services_free(all);
 		return error_errno(err, -ENOMEM, "services");
 	}
 	all->envd = e;
-	struct str rest = buf_str(&all->list), item;
+	struct str rest = buf_str(&all->list), more = buf_str(&all->options), item, option;
 	int r = 0;
 	while (r == 0 && msg_list_next(&rest, &item)) {
 		if (all->n == SERVICES_MAX) {
@@ -346,8 +400,10 @@ int services_new(struct envd *e, struct msg_list list, struct services **ret, st
 			break;
 		}
 		struct service *s = &all->services[all->n++];
-		*s = (struct service){.all = all, .listener = -1, .output = {-1, -1}};
+		*s = (struct service){.all = all, .listener = -1, .output = {-1, -1}, .workdir = STR(""), .envs = STR("")};
 		r = read_one(s, item);
+		if (r == 0 && msg_list_next(&more, &option))
+			r = read_options(s, option);
 		r = r < 0 ? error_set(err, r, 500, "service %zu of the claim is malformed", all->n) : make_one(s, err);
 	}
 	if (r < 0)
@@ -373,5 +429,6 @@ void services_free(struct services *all)
 		buf_done(&s->line);
 	}
 	buf_done(&all->list);
+	buf_done(&all->options);
 	free(all);
 }

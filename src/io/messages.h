@@ -324,7 +324,12 @@ enum {
 	F(start, 5, LIST, services, 20480, REQUIRED)  /* as in the claim */                                   \
 	F(start, 6, BOOL, nested_userns, 0, REQUIRED)                                                        \
 	F(start, 7, BOOL, no_setuid, 0, REQUIRED)                                                            \
-	F(start, 8, LIST, ready, 8192, OPTIONAL)     /* as in the claim */
+	F(start, 8, LIST, ready, 8192, OPTIONAL)     /* as in the claim, and so are these */                 \
+	F(start, 9, LIST, service_options, 20480, OPTIONAL)                                                  \
+	F(start, 10, U64, template_envs, 0, OPTIONAL)                                                        \
+	F(start, 11, U64, probe_port, 0, OPTIONAL)                                                           \
+	F(start, 12, STR, probe_path, 256, OPTIONAL)                                                         \
+	F(start, 13, BOOL, wait_ready, 0, OPTIONAL)
 
 /* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
 #define MSG_FIELDS_dns_serve(F)                                                                              \
@@ -369,14 +374,23 @@ enum {
 	F(claim, 15, BOOL, no_setuid, 0, OPTIONAL)   /* set no_new_privs */                                  \
 	F(claim, 16, LIST, services, 20480, OPTIONAL) /* each item a list: name, user, port in decimal ("" = no socket), arguments */ \
 	F(claim, 17, LIST, ready, 8192, OPTIONAL)    /* arguments of the template's ready command: it ends with 0 when the services are ready */ \
-	F(claim, 18, BOOL, unassigned, 0, OPTIONAL)  /* of a ready pool: `prepared` is told, `assign` will follow */
+	F(claim, 18, BOOL, unassigned, 0, OPTIONAL)  /* of a ready pool: `prepared` is told, `assign` will follow */ \
+	F(claim, 19, LIST, service_options, 20480, OPTIONAL) /* for each service a list: working directory ("" = its user's home), "once" (not started again) or "", variables (a map) */ \
+	F(claim, 20, U64, template_envs, 0, OPTIONAL) /* so many of `envs`, the first, are the template's: a service's own go before them */ \
+	F(claim, 21, U64, probe_port, 0, OPTIONAL)   /* ready is only what answers here */                   \
+	F(claim, 22, STR, probe_path, 256, OPTIONAL) /* ... an HTTP GET of this with 2xx; absent: what takes a connection */ \
+	F(claim, 23, BOOL, wait_ready, 0, OPTIONAL)  /* `prepared` is told once: ready, or not in time */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
-/* init, of an unassigned one: its services are ready (the ready command ended with 0; without one: all of them run), or not any more */
-#define MSG_FIELDS_prepared(F) F(prepared, 1, BOOL, ready, 0, REQUIRED)
+/* init, of an unassigned one: its services are ready (the probe was answered and the ready command ended with 0; without them: all of them run), or not any more.
+ * Of one whose claim says wait_ready: they are ready, or did not become so in time, and why */
+#define MSG_FIELDS_prepared(F)                                                                               \
+	F(prepared, 1, BOOL, ready, 0, REQUIRED)                                                             \
+	F(prepared, 2, STR, why, 512, OPTIONAL)
 /* node: it is somebody's now. From the answer on, what is started has these variables, and envd wants this token */
 #define MSG_FIELDS_assign(F)                 /* answered by `assigned` */                                    \
 	F(assign, 1, MAP, envs, 32768, REQUIRED)     /* complete, as in the claim */                         \
-	F(assign, 2, STR, token, 128, OPTIONAL)      /* absent = open */
+	F(assign, 2, STR, token, 128, OPTIONAL)      /* absent = open */                                     \
+	F(assign, 3, U64, template_envs, 0, OPTIONAL) /* as in the claim */
 #define MSG_FIELDS_assigned(F) F(assigned, 1, BOOL, ready, 0, REQUIRED) /* false: a service has ended meanwhile */
 /* node: what happened? (guest/logs.h) */
 #define MSG_FIELDS_log_read(F)                                                                               \

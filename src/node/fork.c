@@ -76,7 +76,7 @@ static int fill_child(struct shot *x, struct sandbox *s, struct error *err)
 	if (r == 0)
 		r = snapshot_layers(&x->record, &layers, err);
 	if (r == 0)
-		r = live_merge_envs(s, start.envs, (struct msg_map){STR("")}, &envs, err);
+		r = live_merge_envs(s, start.envs, &start.template_envs, (struct msg_map){STR("")}, &envs, err);
 	if (r < 0)
 		return r;
 	start.layers.raw = buf_str(&layers);

@@ -116,13 +116,17 @@ static bool has_key(struct msg_map map, struct str wanted)
 	return false;
 }
 
-/* The inherited variables, then those given, then ours, which win: what comes last in the map counts. */
-int live_merge_envs(const struct sandbox *s, struct msg_map inherited, struct msg_map given, struct buf *to, struct error *err)
+int live_merge_envs(const struct sandbox *s, struct msg_map inherited, uint64_t *n_first, struct msg_map given, struct buf *to, struct error *err)
 {
 	struct str rest = inherited.raw, key, value;
-	while (msg_map_next(&rest, &key, &value))
-		if (!is_ours(key) && !has_key(given, key))
-			msg_map_add(to, key, value);
+	uint64_t kept = 0;
+	for (uint64_t i = 0; msg_map_next(&rest, &key, &value); i++) {
+		if (is_ours(key) || has_key(given, key))
+			continue;
+		msg_map_add(to, key, value);
+		kept += i < *n_first;
+	}
+	*n_first = kept;
 	rest = given.raw;
 	while (msg_map_next(&rest, &key, &value)) {
 		if (!key.n || memchr(key.p, '=', key.n) || memchr(key.p, 0, key.n) || memchr(value.p, 0, value.n))
@@ -164,7 +168,7 @@ void live_take_identity(struct live *l, const char *id)
 	sandbox_derive_tokens(s, n->key);
 	int r = sandbox_start(s, &start);
 	if (r == 0)
-		r = live_merge_envs(s, start.envs, (struct msg_map){STR("")}, &envs, &err);
+		r = live_merge_envs(s, start.envs, &start.template_envs, (struct msg_map){STR("")}, &envs, &err);
 	start.envs.raw = buf_str(&envs);
 	if (r == 0)
 		r = msg_encode(MSG_ID_start, &start, 0, &all, &err);
@@ -178,13 +182,14 @@ void live_take_identity(struct live *l, const char *id)
 /* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
 static int start_of_template(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
-	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT, ready = BUF_INIT;
-	int r = live_merge_envs(s, (struct msg_map){STR("")}, envs, &all, err);
+	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT, ready = BUF_INIT, options = BUF_INIT;
+	uint64_t template_envs = UINT64_MAX;
+	int r = live_merge_envs(s, template_env(t, t->env), &template_envs, envs, &all, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < t->n_layers; i++)
 		msg_list_add(&layers, str_of(t->layers[i].file));
-	if (layers.failed || template_encode_services(t, &services) < 0 || template_encode_ready(t, &ready) < 0)
+	if (layers.failed || template_encode_services(t, &services) < 0 || template_encode_ready(t, &ready) < 0 || template_encode_service_options(t, &options) < 0)
 		return error_errno(err, -ENOMEM, "create");
 	struct msg_start m = {
 		.layers = {buf_str(&layers)}, .user = str_of(t->user), .workdir = str_of(t->workdir), .envs = {buf_str(&all)},
@@ -192,6 +197,16 @@ static int start_of_template(struct sandbox *s, const struct template *t, struct
 	};
 	if (buf_len(&ready))
 		msg_set(&m, start, ready, (struct msg_list){buf_str(&ready)});
+	if (buf_len(&options))
+		msg_set(&m, start, service_options, (struct msg_list){buf_str(&options)});
+	if (template_envs)
+		msg_set(&m, start, template_envs, template_envs);
+	if (t->probe.port)
+		msg_set(&m, start, probe_port, t->probe.port);
+	if (*t->probe.path)
+		msg_set(&m, start, probe_path, str_of(t->probe.path));
+	if (t->wait_ready)
+		msg_set(&m, start, wait_ready, true);
 	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
@@ -220,7 +235,7 @@ static int from_snapshot(struct node *n, struct sandbox *s, const struct snapsho
 	memcpy(s->template_id, from->template_id, sizeof(s->template_id));
 	sandbox_copy(s->alias, sizeof(s->alias), str_of(t ? t->alias : ""));
 	sandbox_copy(s->origin, sizeof(s->origin), str_of(from->id));
-	int r = live_merge_envs(s, m.envs, envs, &all, err);
+	int r = live_merge_envs(s, m.envs, &m.template_envs, envs, &all, err);
 	if (r == 0)
 		r = snapshot_layers(from, &layers, err);
 	if (r < 0)
@@ -344,7 +359,8 @@ static struct box *start_box(struct node *n, const struct sandbox *s, const char
 		.pids = (uint32_t)n->options->sandbox_pids, .envs = start.envs, .token = str_of(s->envd_token), .user = start.user, .workdir = start.workdir,
 		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
 		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .ready = start.ready, .disk = disk,
-		.unassigned = unassigned,
+		.service_options = start.service_options, .template_envs = start.template_envs, .probe_port = (uint16_t)start.probe_port, .probe_path = start.probe_path,
+		.wait_ready = start.wait_ready, .unassigned = unassigned,
 	};
 	cleanup_free char *paths = layer_paths(n, start.layers, &spec, err);
 	return paths ? box_create(n->backend, &spec, ops, arg, err) : NULL;

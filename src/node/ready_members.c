@@ -289,7 +289,7 @@ static void assign(struct member *m)
 	struct error err;
 	int r = sandbox_start(&m->live->s, &start);
 	if (r == 0) {
-		struct box_assignment a = {start.envs, str_of(m->live->s.envd_token)};
+		struct box_assignment a = {start.envs, start.template_envs, str_of(m->live->s.envd_token)};
 		r = box_assign(m->box, &a, assigned, m);
 	}
 	if (r == 0)

@@ -243,8 +243,11 @@ void live_take_identity(struct live *l, const char *id);
 int live_fill_ready(struct node *n, struct sandbox *s, const struct template *t, struct error *err);
 /* "warm": nothing had to be started for the box of what s->start says. */
 const char *live_launch_of(const struct sandbox *s, const struct box *b);
-/* The variables it is started with: inherited, given, and ours. 0, or -errno with *err. */
-int live_merge_envs(const struct sandbox *s, struct msg_map inherited, struct msg_map given, struct buf *to, struct error *err);
+/*
+ * The variables it is started with: inherited, given, and ours, which win: what comes last counts. *n_first: how many of those inherited, the first, are the template's;
+ * then how many of them are left. 0, or -errno with *err.
+ */
+int live_merge_envs(const struct sandbox *s, struct msg_map inherited, uint64_t *n_first, struct msg_map given, struct buf *to, struct error *err);
 /* The layers that its record names. */
 struct msg_list live_layers(const struct live *l);
 /* Takes the sandbox down for a reason; joins a kill that is under way. */

@@ -320,3 +320,21 @@ int template_encode_services(const struct template *t, struct buf *to)
 	}
 	return 0;
 }
+
+/* Nothing when none of them has anything. */
+int template_encode_service_options(const struct template *t, struct buf *to)
+{
+	bool any = false;
+	for (size_t i = 0; i < t->n_services; i++)
+		any = any || *t->services[i].workdir || t->services[i].once || t->services[i].env.n;
+	for (size_t i = 0; any && i < t->n_services; i++) {
+		const struct template_service *s = &t->services[i];
+		cleanup_buf struct buf item = BUF_INIT;
+		msg_list_add(&item, str_of(s->workdir));
+		msg_list_add(&item, str_of(s->once ? "once" : ""));
+		msg_list_add(&item, template_env(t, s->env).raw);
+		if (item.failed || msg_list_add(to, buf_str(&item)) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}

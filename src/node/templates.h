@@ -117,9 +117,10 @@ struct msg_map template_env(const struct template *t, struct template_env env);
 int template_add_service(struct template *t, const char *name, const char *user, uint16_t port, const char *const *command);
 /* Its ready command, likewise. */
 int template_set_ready(struct template *t, const char *const *command);
-/* Append the services, the ready command, as the claim has them (io/messages.h). 0 or -ENOMEM. */
+/* Append the services, the ready command, what services have beside that, as the claim has them (io/messages.h). 0 or -ENOMEM. */
 int template_encode_services(const struct template *t, struct buf *to);
 int template_encode_ready(const struct template *t, struct buf *to);
+int template_encode_service_options(const struct template *t, struct buf *to);
 
 /* Appends the description as it stands in the file; or without what template_parse_build() takes from elsewhere. 0 or -ENOMEM. */
 int template_serialize(const struct template *t, struct buf *to);

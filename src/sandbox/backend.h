@@ -28,12 +28,17 @@ struct box_spec {
 	struct msg_list allow_out, deny_out; /* network policy beside `internet`; empty = nothing */
 	uint32_t cpu_count, memory_mb, disk_mb, pids;
 	struct msg_map envs;               /* user and system variables, complete */
+	uint64_t template_envs;            /* so many of them, the first, are the template's */
 	struct str token;                  /* envd access token; empty = open */
 	struct str user, workdir;          /* defaults; workdir may be empty */
 	bool internet;
 	bool nested_userns, no_setuid;     /* template options */
 	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
+	struct msg_list service_options;   /* what they have beside that, likewise; empty: nothing */
 	struct msg_list ready;             /* the template's ready command, likewise; empty: there is none */
+	uint16_t probe_port;               /* what answers there is ready; 0 = nothing is asked */
+	struct str probe_path;             /* with an HTTP GET of this; empty: a connection is enough */
+	bool wait_ready;                   /* started() is held back until they are ready; not for an unassigned one, which has prepared() */
 	bool unassigned;                   /* of a ready pool: it has a small share of the processors until box_assign(), and prepared() is called */
 };
 
@@ -108,8 +113,9 @@ void backend_figures(const struct backend *b, struct backend_figures *ret);
 struct box *box_create(struct backend *b, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err);
 /* What an unassigned box becomes. Views, during the call. */
 struct box_assignment {
-	struct msg_map envs; /* complete */
-	struct str token;    /* empty = open */
+	struct msg_map envs;    /* complete */
+	uint64_t template_envs; /* as in box_spec */
+	struct str token;       /* empty = open */
 };
 /* It is somebody's from now on: what is started in it has these variables and envd this token before done() follows, and it has the share of the processors that others have. err NULL: it is done
  * and its services are ready; else it is of no use any more: box_kill(). Not called when the box ends first. 0, -EAGAIN when it does not run or is no unassigned one, or -errno. */

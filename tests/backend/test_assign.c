@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { READY_TRY_S = 10 }; /* guest/ready.h */
+enum { READY_TRY_S = 25 }; /* guest/ready.h */
 
 /* NULL-terminated. */
 static void add_all(struct buf *list, const char *const *words)

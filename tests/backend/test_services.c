@@ -194,6 +194,95 @@ static void frozen_and_thawed_it_serves_who_waited(void **state)
 	stop(&w, &p);
 }
 
+/* Asks for a sandbox that is waited for, with a shell script as its start command, and this shell script as its ready command. */
+static void await_start(struct world *w, struct patient *p, const char *start, const char *ready, uint16_t probe)
+{
+	cleanup_buf struct buf services = BUF_INIT, options = BUF_INIT, item = BUF_INIT, command = BUF_INIT;
+	struct box_spec spec = world_spec(w, "iwait");
+	const char *const parts[] = {"start", "root", "", "/bin/sh", "-c", start}, *const words[] = {"/bin/sh", "-c", ready};
+	for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+		msg_list_add(&item, str_of(parts[i]));
+	msg_list_add(&services, buf_str(&item));
+	buf_clear(&item);
+	msg_list_add(&item, STR("/tmp"));
+	msg_list_add(&item, STR("once"));
+	msg_list_add(&item, STR(""));
+	msg_list_add(&options, buf_str(&item));
+	for (size_t i = 0; ready && i < ARRAY_SIZE(words); i++)
+		msg_list_add(&command, str_of(words[i]));
+	spec.services = (struct msg_list){buf_str(&services)};
+	spec.service_options = (struct msg_list){buf_str(&options)};
+	spec.ready = (struct msg_list){buf_str(&command)};
+	spec.probe_port = probe;
+	spec.probe_path = probe ? STR("/health") : STR("");
+	spec.wait_ready = true;
+	patient_create(w, p, &spec);
+}
+
+static void a_create_waits_for_what_was_started(void **state)
+{
+	struct world w;
+	struct patient p;
+	start(&w);
+	/* In the directory of the start command, and in the background of one that has ended. */
+	await_start(&w, &p, "(sleep 0.3; echo up > up; sleep 1000) & exit 1", "pwd > where; test -e up", 0);
+	wait_for(&w, &p.started, "a sandbox to start");
+	if (p.failed)
+		fail_msg("%s", p.error.message);
+	expect_inside(&w, &p, "cat /tmp/up /tmp/where; pidof sleep > /dev/null && echo there", "up\n/tmp\nthere\n");
+	stop(&w, &p);
+}
+
+static void a_create_waits_for_the_probe(void **state)
+{
+	struct world w;
+	struct patient p;
+	start(&w);
+	await_start(&w, &p, "n=0; while :; do n=$((n+1)); test $n -gt 2 && s='200 OK' || s='503 Not yet'; echo $n > /tmp/n; printf \"HTTP/1.1 $s\\r\\n\\r\\n\" | nc -l -p 8081 > /dev/null; done", NULL, 8081);
+	wait_for(&w, &p.started, "a sandbox to start");
+	if (p.failed)
+		fail_msg("%s", p.error.message);
+	expect_inside(&w, &p, "test $(cat /tmp/n) -ge 3 && echo yes", "yes\n");
+	stop(&w, &p);
+}
+
+static void what_cannot_be_started_fails_the_create(void **state)
+{
+	struct world w;
+	struct patient p;
+	cleanup_buf struct buf services = BUF_INIT, options = BUF_INIT, item = BUF_INIT;
+	start(&w);
+	struct box_spec spec = world_spec(&w, "iwait");
+	world_add_service(&services, "start", "root", "", "/bin/bash -l -c something");
+	msg_list_add(&item, STR(""));
+	msg_list_add(&item, STR("once"));
+	msg_list_add(&item, STR(""));
+	msg_list_add(&options, buf_str(&item));
+	spec.services = (struct msg_list){buf_str(&services)};
+	spec.service_options = (struct msg_list){buf_str(&options)};
+	spec.wait_ready = true;
+	patient_create(&w, &p, &spec);
+	wait_for(&w, &p.failed, "a create to fail");
+	assert_int_equal(p.error.status, 504);
+	assert_non_null(strstr(p.error.message, "service 'start': cannot start '/bin/bash'"));
+	world_stop(&w);
+	world_done(&w);
+}
+
+static void who_waits_can_be_killed(void **state)
+{
+	struct world w;
+	struct patient p;
+	start(&w);
+	await_start(&w, &p, "sleep 1000", "false", 0);
+	turn(&w, 500);
+	assert_false(p.started || p.failed);
+	box_kill(p.box);
+	wait_for(&w, &p.released, "a sandbox to end");
+	world_stop(&w);
+	world_done(&w);
+}
+
 int main(void)
 {
 	if (!world_possible())
@@ -205,6 +294,10 @@ int main(void)
 		cmocka_unit_test(it_comes_back_when_memory_runs_out),
 		cmocka_unit_test(it_outlives_the_node),
 		cmocka_unit_test(frozen_and_thawed_it_serves_who_waited),
+		cmocka_unit_test(a_create_waits_for_what_was_started),
+		cmocka_unit_test(a_create_waits_for_the_probe),
+		cmocka_unit_test(what_cannot_be_started_fails_the_create),
+		cmocka_unit_test(who_waits_can_be_killed),
 	};
 	cmocka_set_test_filter(getenv("CMOCKA_TEST_FILTER"));
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,6 +76,24 @@ static void add_service(struct host *h, struct str rest)
 	msg_list_add(&h->identity.services, buf_str(&item));
 }
 
+/* "once" or "", working directory, NAME=value... */
+static void add_option(struct host *h, struct str rest)
+{
+	cleanup_buf struct buf item = BUF_INIT, envs = BUF_INIT;
+	struct str once = rest, workdir = STR(""), line, name, value;
+	if (str_cut(rest, '\x1f', &once, &rest))
+		while (str_cut(rest, '\x1f', &line, &rest) || (line = rest, rest = STR(""), line.n)) {
+			if (str_cut(line, '=', &name, &value))
+				msg_map_add(&envs, name, value);
+			else
+				workdir = line;
+		}
+	msg_list_add(&item, workdir);
+	msg_list_add(&item, once);
+	msg_list_add(&item, buf_str(&envs));
+	msg_list_add(&h->identity.service_options, buf_str(&item));
+}
+
 static void read_arguments(struct host *h, char **argv, const char **ret_memory, const char **ret_cpu)
 {
 	for (; *argv; argv++) {
@@ -95,6 +113,10 @@ static void read_arguments(struct host *h, char **argv, const char **ret_memory,
 			msg_map_add(&h->identity.envs, name, value);
 		else if ((v = value_of(*argv, "service:")))
 			add_service(h, str_of(v));
+		else if ((v = value_of(*argv, "option:")))
+			add_option(h, str_of(v));
+		else if ((v = value_of(*argv, "template_envs=")))
+			str_to_u64(str_of(v), &h->identity.template_envs);
 	}
 }
 
@@ -127,7 +149,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	struct error err = {0};
-	if (services_new(&h.envd, (struct msg_list){buf_str(&h.identity.services)}, &h.envd.services, &err) < 0) {
+	if (services_new(&h.envd, (struct msg_list){buf_str(&h.identity.services)}, (struct msg_list){buf_str(&h.identity.service_options)}, &h.envd.services, &err) < 0) {
 		fprintf(stderr, "%s\n", err.message);
 		return 1;
 	}

@@ -80,6 +80,33 @@ class Case(unittest.TestCase):
             {"name": "web", "user": "root", "port": self.port, "state": "running", "pid": me["pid"], "starts": 1, "output": ""})
         self.assertNotIn("lastEnd", it)
 
+    def test_it_has_a_directory_and_variables_of_its_own(self):
+        self.port = free_port()
+        self.start(("web", "root", self.port, [sys.executable, "-c", SERVER]), arguments=(
+            "env:FROM=template", "env:BOTH=template", "env:GIVEN=create", "template_envs=2", "option:\x1f/tmp\x1fBOTH=service\x1fGIVEN=service\x1fPATH=/opt/x:/bin\x1fOWN=="))
+        me = self.ask()
+        self.assertEqual({n: me["env"][n] for n in ("FROM", "BOTH", "GIVEN", "PATH", "OWN")},
+            {"FROM": "template", "BOTH": "service", "GIVEN": "create", "PATH": "/opt/x:/bin", "OWN": "="})
+        self.assertEqual(me["cwd"], "/tmp")
+        self.assertEqual(self.envd.run("echo $BOTH", headers={"Authorization": "Basic cm9vdDo="})[0], b"template\n")
+
+    def test_one_that_runs_once_leaves_what_it_has_started(self):
+        self.start(("start", "root", None, ["/bin/sh", "-c", "sleep 1000 & echo $!; exit 7"]), arguments=("option:once",))
+        until(lambda: self.services()[0]["state"] == "ended" and self.services()[0]["output"])
+        (it,) = self.services()
+        self.assertEqual((it["lastEnd"], it["starts"], "pid" in it), ("exit status 7", 1, False))
+        os.kill(int(it["output"]), 0)
+        time.sleep(0.3)
+        self.assertEqual(self.services()[0]["starts"], 1)
+        os.kill(int(it["output"]), signal.SIGKILL)
+
+    def test_a_missing_directory_is_told(self):
+        self.start(("start", "root", None, ["/bin/true"]), ("other", "root", None, ["/nowhere/x"]), arguments=("option:once\x1f/no/such", "option:once"))
+        until(lambda: [s["state"] for s in self.services()] == ["ended", "ended"])
+        one, two = self.services()
+        self.assertEqual((one["lastEnd"], "/nowhere/x" in two["lastEnd"]), ("cwd '/no/such' does not exist", True))
+        self.assertEqual((one["starts"], two["starts"]), (0, 0))
+
     def test_who_connects_while_it_is_down_waits(self):
         self.serve()
         seen = set()

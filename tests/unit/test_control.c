@@ -246,8 +246,8 @@ static void every_node_is_told_when_it_is_prepared(void **state)
 	uint64_t request;
 	int a = connect_node(w), b = connect_node(w);
 	turns(w);
-	control_tell_prepared(w->control, true);
-	control_tell_prepared(w->control, false);
+	control_tell_prepared(w->control, true, STR(""));
+	control_tell_prepared(w->control, false, STR(""));
 	for (int i = 0; i < 2; i++) {
 		int fd = i ? b : a;
 		assert_int_equal(receive(w, fd, &any, &request), MSG_ID_prepared);

@@ -70,10 +70,15 @@ static void add(struct buf *list, const char *const *parts)
 	assert_int_equal(msg_list_add(list, buf_str(&item)), 0);
 }
 
-static int make(struct world *w, const struct buf *list, struct error *err)
+static int make_with(struct world *w, const struct buf *list, const struct buf *options, struct error *err)
 {
 	services_free(steal_pointer(&w->envd.services));
-	return services_new(&w->envd, (struct msg_list){buf_str(list)}, &w->envd.services, err);
+	return services_new(&w->envd, (struct msg_list){buf_str(list)}, (struct msg_list){buf_str(options)}, &w->envd.services, err);
+}
+
+static int make(struct world *w, const struct buf *list, struct error *err)
+{
+	return make_with(w, list, &BUF_INIT, err);
 }
 
 static void what_is_no_service_is_refused(void **state)
@@ -239,12 +244,15 @@ static pid_t play(struct world *w, struct asked a, int status)
 
 struct told {
 	int ready, not_ready;
+	char why[600];
 };
 
-static void note(bool ready, void *arg)
+static void note(bool ready, struct str why, void *arg)
 {
 	struct told *t = arg;
 	*(ready ? &t->ready : &t->not_ready) += 1;
+	assert_true(why.n < sizeof(t->why));
+	snprintf(t->why, sizeof(t->why), "%.*s", STR_FMT(why));
 }
 
 static void wait_told(struct world *w, const int *n, int expected)
@@ -264,9 +272,221 @@ static void make_ready(struct world *w, struct told *t, const char *command)
 	if (command)
 		msg_list_add(&words, str_of(command));
 	w->identity.user = user;
-	assert_int_equal(ready_new(&w->envd, (struct msg_list){buf_str(&words)}, note, t, &w->envd.ready, NULL), 0);
+	struct ready_config config = {.command = {buf_str(&words)}};
+	assert_int_equal(ready_new(&w->envd, &config, note, t, &w->envd.ready, NULL), 0);
 	services_start(w->envd.services);
 	ready_services_changed(w->envd.ready);
+}
+
+static void options_are_read(void **state)
+{
+	struct world *w = *state;
+	cleanup_buf struct buf list = BUF_INIT, options = BUF_INIT, envs = BUF_INIT, item = BUF_INIT, cut = BUF_INIT, nul = BUF_INIT;
+	msg_map_add(&w->identity.envs, STR("T"), STR("template"));
+	msg_map_add(&w->identity.envs, STR("X"), STR("template"));
+	msg_map_add(&w->identity.envs, STR("C"), STR("create"));
+	w->identity.template_envs = 2;
+	msg_map_add(&envs, STR("X"), STR("service"));
+	msg_map_add(&envs, STR("C"), STR("service"));
+	add(&list, (const char *const[]){"one", "user", "", "/bin/one", NULL});
+	msg_list_add(&item, STR("/srv"));
+	msg_list_add(&item, STR("once"));
+	msg_list_add(&item, buf_str(&envs));
+	msg_list_add(&options, buf_str(&item));
+	assert_int_equal(make_with(w, &list, &options, NULL), 0);
+	services_start(w->envd.services);
+	struct {
+		struct spawn_head head;
+		char body[512];
+	} got;
+	assert_true(recv(w->socket, &got, sizeof(got), MSG_DONTWAIT) > (ssize_t)sizeof(got.head));
+	static const char body[] = "user\0/srv\0\0/bin/one\0T=template\0X=template\0X=service\0C=service\0C=create";
+	assert_int_equal(got.head.n_envs, 5);
+	assert_int_equal(got.head.length, sizeof(body));
+	assert_memory_equal(got.body, body, sizeof(body));
+	add(&cut, (const char *const[]){"/srv", NULL});
+	assert_int_equal(make_with(w, &list, &cut, NULL), -EINVAL);
+	buf_clear(&item);
+	msg_list_add(&item, STR("/s\0rv"));
+	msg_list_add(&item, STR(""));
+	msg_list_add(&item, STR(""));
+	msg_list_add(&nul, buf_str(&item));
+	assert_int_equal(make_with(w, &list, &nul, NULL), -EINVAL);
+}
+
+/* One service that runs once, and who waits for it. */
+static void make_once(struct world *w, struct told *t, const char *command)
+{
+	static char user[] = "user";
+	cleanup_buf struct buf list = BUF_INIT, options = BUF_INIT, words = BUF_INIT;
+	add(&list, (const char *const[]){"start", "user", "", "/bin/one", NULL});
+	add(&options, (const char *const[]){"", "once", "", NULL});
+	assert_int_equal(make_with(w, &list, &options, NULL), 0);
+	if (command)
+		msg_list_add(&words, str_of(command));
+	w->identity.user = user;
+	struct ready_config config = {.command = {buf_str(&words)}, .once = true};
+	assert_int_equal(ready_new(&w->envd, &config, note, t, &w->envd.ready, NULL), 0);
+	services_start(w->envd.services);
+	ready_services_changed(w->envd.ready);
+}
+
+static void one_that_runs_once_is_left_at_its_end(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct asked none;
+	make_once(w, &t, "/bin/check");
+	play(w, next(w, "/bin/one"), 3);
+	play(w, next(w, "/bin/check"), 1);
+	play(w, next(w, "/bin/check"), 0);
+	wait_told(w, &t.ready, 1);
+	turns(w);
+	assert_false(take(w, &none));
+	assert_true(services_run(w->envd.services));
+	cleanup_buf struct buf text = BUF_INIT;
+	services_json(w->envd.services, &text);
+	assert_non_null(strstr(buf_cstr(&text), "\"state\":\"ended\""));
+}
+
+static void fail_start(struct asked a, enum connect_code code, const char *why)
+{
+	struct spawn_record r = {.kind = SPAWN_PID, .value = 1234567};
+	assert_int_equal(write(a.status, &r, sizeof(r)), sizeof(r));
+	r = (struct spawn_record){.kind = SPAWN_FAILED, .value = (int)code, .length = (uint32_t)strlen(why)};
+	assert_int_equal(write(a.status, &r, sizeof(r)), sizeof(r));
+	assert_int_equal(write(a.status, why, strlen(why)), strlen(why));
+	close(a.status);
+}
+
+static void one_that_cannot_run_once_is_not_waited_for(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct asked none;
+	make_once(w, &t, NULL);
+	/* There may be room later. */
+	fail_start(next(w, "/bin/one"), CONNECT_RESOURCE_EXHAUSTED, "no room");
+	fail_start(next(w, "/bin/one"), CONNECT_INVALID_ARGUMENT, "cannot start '/bin/one': No such file or directory");
+	wait_told(w, &t.not_ready, 1);
+	assert_non_null(strstr(t.why, "service 'start': cannot start '/bin/one': No such file"));
+	turns(w);
+	assert_false(take(w, &none));
+	assert_int_equal(t.ready, 0);
+	assert_false(services_run(w->envd.services));
+}
+
+static void it_is_told_once(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	make_once(w, &t, NULL);
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	wait_told(w, &t.ready, 1);
+	kill(one, SIGKILL);
+	for (int i = 0; kill(one, 0) == 0 && i < 3000; i++)
+		loop_turn(w->loop, 10);
+	assert_int_equal(t.ready + t.not_ready, 1);
+}
+
+/* The other end of a probe: what it says to one connection. */
+static void answer_probe(struct world *w, int fd, const char *answer)
+{
+	int conn = -1;
+	char request[512] = "";
+	for (int i = 0; conn < 0 && i < 3000; i++) {
+		conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+		loop_turn(w->loop, 10);
+	}
+	assert_true(conn >= 0);
+	for (int i = 0; answer && !strstr(request, "\r\n\r\n") && i < 3000; i++) {
+		ssize_t n = recv(conn, request, sizeof(request) - 1, MSG_DONTWAIT | MSG_PEEK);
+		request[n > 0 ? n : 0] = '\0';
+		loop_turn(w->loop, 10);
+	}
+	if (answer) {
+		assert_true(strncmp(request, "GET /health?a=1 HTTP/1.1\r\nHost: localhost:", 42) == 0);
+		recv(conn, request, sizeof(request), MSG_DONTWAIT);
+		/* In pieces. */
+		assert_int_equal(send(conn, answer, MIN(strlen(answer), (size_t)5), MSG_NOSIGNAL), MIN(strlen(answer), (size_t)5));
+		turns(w);
+		if (strlen(answer) > 5)
+			assert_int_equal(send(conn, answer + 5, strlen(answer) - 5, MSG_NOSIGNAL), strlen(answer) - 5);
+	}
+	turns(w);
+	close(conn);
+}
+
+static void make_probed(struct world *w, struct told *t, uint16_t port, const char *path, const char *command)
+{
+	static char user[] = "user";
+	cleanup_buf struct buf list = BUF_INIT, words = BUF_INIT;
+	add(&list, (const char *const[]){"one", "user", "", "/bin/one", NULL});
+	assert_int_equal(make(w, &list, NULL), 0);
+	if (command)
+		msg_list_add(&words, str_of(command));
+	w->identity.user = user;
+	struct ready_config config = {.command = {buf_str(&words)}, .probe_port = port, .probe_path = path};
+	assert_int_equal(ready_new(&w->envd, &config, note, t, &w->envd.ready, NULL), 0);
+	services_start(w->envd.services);
+	ready_services_changed(w->envd.ready);
+}
+
+static void ready_is_what_answers_the_probe(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct sockaddr_in address;
+	int fd = listener(&address);
+	fd_set_nonblock(fd, true);
+	make_probed(w, &t, ntohs(address.sin_port), "/health?a=1", "/bin/check");
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	static const char *const bad[] = {"HTTP/1.1 503 Service Unavailable\r\n\r\n", "HTTP/1.0 301 Moved\r\n\r\n", "SSH-2.0-x and more\r\n", "HTTP/1.1 20", "\xff\xff", ""};
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+		answer_probe(w, fd, bad[i]);
+	assert_int_equal(t.ready, 0);
+	answer_probe(w, fd, "HTTP/1.1 204 No Content\r\n\r\n");
+	play(w, next(w, "/bin/check"), 1);
+	/* It is not asked again for the command's next try. */
+	play(w, next(w, "/bin/check"), 0);
+	wait_told(w, &t.ready, 1);
+	kill(one, SIGKILL);
+	wait_told(w, &t.not_ready, 1);
+	one = play(w, next(w, "/bin/one"), -1);
+	answer_probe(w, fd, "HTTP/1.1 200 OK\r\n\r\n");
+	play(w, next(w, "/bin/check"), 0);
+	wait_told(w, &t.ready, 2);
+	kill(one, SIGKILL);
+	close(fd);
+}
+
+static void ready_is_what_takes_a_connection(void **state)
+{
+	struct world *w = *state;
+	struct told t = {0};
+	struct sockaddr_in address;
+	int fd = listener(&address);
+	close(fd);
+	make_probed(w, &t, ntohs(address.sin_port), NULL, NULL);
+	pid_t one = play(w, next(w, "/bin/one"), -1);
+	for (int i = 0; i < 20; i++)
+		loop_turn(w->loop, 10);
+	assert_int_equal(t.ready, 0);
+	/* Frozen, nothing is asked. */
+	ready_stand_still(w->envd.ready, true);
+	const int yes = 1;
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(fd, 4), 0);
+	for (int i = 0; i < 70; i++)
+		loop_turn(w->loop, 10);
+	assert_int_equal(accept4(fd, NULL, NULL, SOCK_CLOEXEC), -1);
+	assert_int_equal(t.ready, 0);
+	ready_stand_still(w->envd.ready, false);
+	wait_told(w, &t.ready, 1);
+	kill(one, SIGKILL);
+	close(fd);
 }
 
 static void ready_is_what_executes(void **state)
@@ -361,8 +581,9 @@ static void a_damaged_ready_command_is_refused(void **state)
 	struct error err = {0};
 	cleanup_buf struct buf nul = BUF_INIT;
 	msg_list_add(&nul, STR("/x\0y"));
-	assert_int_equal(ready_new(&w->envd, (struct msg_list){STR("\3\0\0\0ab")}, note, NULL, &w->envd.ready, &err), -EINVAL);
-	assert_int_equal(ready_new(&w->envd, (struct msg_list){buf_str(&nul)}, note, NULL, &w->envd.ready, &err), -EINVAL);
+	const struct ready_config cut = {.command = {STR("\3\0\0\0ab")}}, with_nul = {.command = {buf_str(&nul)}};
+	assert_int_equal(ready_new(&w->envd, &cut, note, NULL, &w->envd.ready, &err), -EINVAL);
+	assert_int_equal(ready_new(&w->envd, &with_nul, note, NULL, &w->envd.ready, &err), -EINVAL);
 	assert_null(w->envd.ready);
 }
 
@@ -372,6 +593,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(what_is_no_service_is_refused, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(the_port_is_open_before_anything_runs, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(it_is_started_with_what_the_claim_said, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(options_are_read, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(one_that_runs_once_is_left_at_its_end, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(one_that_cannot_run_once_is_not_waited_for, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(it_is_told_once, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(ready_is_what_answers_the_probe, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(ready_is_what_takes_a_connection, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(ready_is_what_executes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(ready_is_what_the_command_says, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(an_end_takes_what_is_being_started, set_up, tear_down),

@@ -264,6 +264,8 @@ static void on_timeout(struct loop_timer *t, void *arg)
 	}
 	if (!err.code && !b->chan)
 		error_set(&err, -EPROTO, 500, "cubicle-init gave its control channel up while it started");
+	else if (!err.code && b->claimed)
+		error_set(&err, -ETIMEDOUT, 504, "the sandbox did not tell within %d s whether its services are ready", BOX_READY_SECONDS);
 	else if (!err.code)
 		error_set(&err, -ETIMEDOUT, 500, "cubicle-init did not answer its claim within %d s", BOX_CLAIM_SECONDS);
 	box_fail(b, &err);
@@ -332,12 +334,14 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 {
 	struct box *b = arg;
 	struct log_ids i = ids(b);
+	if (b->state == BOX_STARTING && box_await_message(b, m))
+		return;
 	if (m->header.type == MSG_ID_claimed && b->state == BOX_STARTING)
 		box_is_running(b);
 	else if (m->header.type == MSG_ID_error && b->state == BOX_STARTING)
 		/* It ends itself now; that end brings the answer. */
 		refuse_start(b, m->body->error.message);
-	else if (m->header.type == MSG_ID_spawner && b->state == BOX_RUNNING)
+	else if (m->header.type == MSG_ID_spawner && (b->state == BOX_RUNNING || b->claimed))
 		attach_spawner(b, m->sender);
 	else if (m->header.type == MSG_ID_log_page)
 		log_reads_answer(&b->log_reads, m->header.request, &m->body->log_page);

@@ -13,12 +13,13 @@ struct flush;
 
 enum {
 	BOX_CLAIM_SECONDS = 20,  /* until init must have answered its claim */
+	BOX_READY_SECONDS = 56,  /* ... whether its services are ready, of which it has 50 (guest/ready.h) */
 	BOX_ASSIGN_SECONDS = 10, /* ... and `assign`: it has no more to do for it than to change two views */
 };
 
 enum box_state {
 	BOX_MAKING,    /* a worker owns the slot */
-	BOX_STARTING,  /* the loop owns it; init was sent its claim */
+	BOX_STARTING,  /* the loop owns it; init was sent its claim, and may have answered it when awaits_ready */
 	BOX_RUNNING,   /* started() was called */
 	BOX_DEAD,      /* died() was called; the slot is kept as evidence */
 	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over */
@@ -42,6 +43,8 @@ struct box {
 	bool warm;
 	bool unassigned;     /* of a ready pool, until box_assign() */
 	bool ready;          /* what prepared() was told last */
+	bool awaits_ready;   /* started() follows when init has said that its services are ready */
+	bool claimed;        /* ... and it has answered its claim already */
 	char id[33];
 	struct slot *slot;
 	unsigned number;     /* of the slot; valid while has_number */
@@ -76,6 +79,8 @@ struct box {
 
 /* box_assign.c: what init says of an unassigned box: true when it was that. */
 bool box_assign_message(struct box *b, const struct chan_message *m);
+/* ... of one that is waited for, in BOX_STARTING: likewise. */
+bool box_await_message(struct box *b, const struct chan_message *m);
 /* No answer will come to an assignment under way. */
 void box_assign_failed(struct box *b, const struct error *err);
 

@@ -1,4 +1,5 @@
 #include "sandbox/namespace/box.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "io/chan.h"
 
@@ -32,6 +33,8 @@ int box_assign(struct box *b, const struct box_assignment *a, box_assigned_fn *d
 		return r;
 	if (a->token.n)
 		msg_set(&m, assign, token, a->token);
+	if (a->template_envs)
+		msg_set(&m, assign, template_envs, a->template_envs);
 	/* The numbers of questions for its log, so that an error can be told from theirs. */
 	uint64_t request = ++b->log_reads.last_request;
 	r = loop_timer_in(b->timer, BOX_ASSIGN_SECONDS * NS_PER_S);
@@ -46,6 +49,42 @@ int box_assign(struct box *b, const struct box_assignment *a, box_assigned_fn *d
 	b->assign.done = done;
 	b->assign.arg = arg;
 	return 0;
+}
+
+/* What a guest says of itself, as a part of an error: its lines are joined. */
+static void tell_why(struct str why, struct error *err)
+{
+	char text[sizeof(err->message)];
+	size_t n = MIN(why.n, sizeof(text) - 1);
+	for (size_t i = 0; i < n; i++)
+		text[i] = (unsigned char)why.p[i] < 0x20 || why.p[i] == 0x7f ? ' ' : why.p[i];
+	text[n] = '\0';
+	error_set(err, -ETIMEDOUT, 504, "%s", n ? text : "the services of the sandbox are not ready");
+}
+
+bool box_await_message(struct box *b, const struct chan_message *m)
+{
+	struct error err = {0};
+	if (!b->awaits_ready)
+		return false;
+	if (m->header.type == MSG_ID_claimed && !b->claimed) {
+		b->claimed = true;
+		int r = loop_timer_in(b->timer, BOX_READY_SECONDS * NS_PER_S);
+		if (r < 0) {
+			error_errno(&err, r, "sandbox");
+			box_fail(b, &err);
+		}
+		return true;
+	}
+	if (m->header.type != MSG_ID_prepared || !b->claimed)
+		return false;
+	if (m->body->prepared.ready) {
+		box_is_running(b);
+		return true;
+	}
+	tell_why(msg_has(&m->body->prepared, prepared, why) ? m->body->prepared.why : STR(""), &err);
+	box_fail(b, &err);
+	return true;
 }
 
 /* An answer to something else than what was asked last is none. */

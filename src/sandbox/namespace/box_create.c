@@ -25,7 +25,7 @@ static int order_init(struct order *o, const struct box_spec *spec)
 	if (spec->n_layers == 0 || spec->n_layers > BOX_MAX_LAYERS)
 		return -EINVAL;
 	size_t size = spec->id.n + spec->template_id.n + spec->envs.raw.n + spec->token.n + spec->user.n + spec->workdir.n + spec->services.raw.n + spec->ready.raw.n +
-		spec->allow_out.raw.n + spec->deny_out.raw.n + 10 + (spec->disk ? strlen(spec->disk) + 1 : 0);
+		spec->service_options.raw.n + spec->probe_path.n + spec->allow_out.raw.n + spec->deny_out.raw.n + 12 + (spec->disk ? strlen(spec->disk) + 1 : 0);
 	for (size_t i = 0; i < spec->n_layers; i++)
 		size += strlen(spec->layers[i]) + 1;
 	char *at = o->texts = malloc(size);
@@ -41,6 +41,8 @@ static int order_init(struct order *o, const struct box_spec *spec)
 	s->workdir = put(&at, spec->workdir);
 	s->services.raw = put(&at, spec->services.raw);
 	s->ready.raw = put(&at, spec->ready.raw);
+	s->service_options.raw = put(&at, spec->service_options.raw);
+	s->probe_path = put(&at, spec->probe_path);
 	s->allow_out.raw = put(&at, spec->allow_out.raw);
 	s->deny_out.raw = put(&at, spec->deny_out.raw);
 	if (spec->disk)
@@ -196,6 +198,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 	}
 	if (r == 0) {
 		b->unassigned = spec->unassigned;
+		b->awaits_ready = spec->wait_ready && !spec->unassigned;
 		order_identity(&b->order);
 		b->state = BOX_MAKING;
 		r = claim_dressed(b);

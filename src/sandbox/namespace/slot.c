@@ -271,6 +271,19 @@ static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, st
 	return r;
 }
 
+/* What somebody waits for. */
+static void claim_ready(const struct box_spec *spec, struct msg_claim *m)
+{
+	if (spec->ready.raw.n)
+		msg_set(m, claim, ready, spec->ready);
+	if (spec->probe_port)
+		msg_set(m, claim, probe_port, spec->probe_port);
+	if (spec->probe_path.n)
+		msg_set(m, claim, probe_path, spec->probe_path);
+	if (spec->wait_ready && !spec->unassigned)
+		msg_set(m, claim, wait_ready, true);
+}
+
 static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
 	const struct box_spec *spec = &c->spec;
@@ -299,10 +312,14 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 		msg_set(&m, claim, no_setuid, true);
 	if (spec->services.raw.n)
 		msg_set(&m, claim, services, spec->services);
+	if (spec->service_options.raw.n)
+		msg_set(&m, claim, service_options, spec->service_options);
+	if (spec->template_envs)
+		msg_set(&m, claim, template_envs, spec->template_envs);
+	if (spec->unassigned || spec->wait_ready)
+		claim_ready(spec, &m);
 	if (spec->unassigned) {
 		msg_set(&m, claim, unassigned, true);
-		if (spec->ready.raw.n)
-			msg_set(&m, claim, ready, spec->ready);
 		int r = weigh(h, s, 0, err);
 		if (r < 0)
 			return r;
