@@ -18,10 +18,9 @@ static void sip_round(uint64_t v[4])
 }
 
 /* SipHash-1-3 (Aumasson, Bernstein 2012): keys may be chosen by a client. */
-static uint64_t hash_of(const struct map *m, struct str key)
+uint64_t map_hash(uint64_t k0, uint64_t k1, struct str key)
 {
-	uint64_t v[4] = {m->k0 ^ 0x736f6d6570736575u, m->k1 ^ 0x646f72616e646f6du, m->k0 ^ 0x6c7967656e657261u,
-		m->k1 ^ 0x7465646279746573u};
+	uint64_t v[4] = {k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du, k0 ^ 0x6c7967656e657261u, k1 ^ 0x7465646279746573u};
 	uint64_t word;
 	size_t i = 0;
 	for (; i + 8 <= key.n; i += 8) {
@@ -70,14 +69,14 @@ static int grow(struct map *m)
 
 void *map_get(const struct map *m, struct str key)
 {
-	return m->cap ? find(m, key, hash_of(m, key))->value : NULL;
+	return m->cap ? find(m, key, map_hash(m->k0, m->k1, key))->value : NULL;
 }
 
 int map_put(struct map *m, struct str key, void *value, void **ret_old)
 {
 	if ((m->count + 1) * 4 > m->cap * 3 && grow(m) < 0)
 		return -ENOMEM;
-	uint64_t hash = hash_of(m, key);
+	uint64_t hash = map_hash(m->k0, m->k1, key);
 	struct map_slot *s = find(m, key, hash);
 	void *old = s->value;
 	if (!s->key) {
@@ -98,7 +97,7 @@ void *map_del(struct map *m, struct str key)
 {
 	if (!m->cap)
 		return NULL;
-	struct map_slot *s = find(m, key, hash_of(m, key));
+	struct map_slot *s = find(m, key, map_hash(m->k0, m->k1, key));
 	if (!s->key)
 		return NULL;
 	void *value = s->value;

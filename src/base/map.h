@@ -19,6 +19,9 @@ struct map {
 
 #define MAP_INIT ((struct map){0})
 
+/* SipHash-1-3 with a key of two words, for tables of another form. */
+uint64_t map_hash(uint64_t k0, uint64_t k1, struct str key);
+
 /* The value, or NULL. */
 void *map_get(const struct map *m, struct str key);
 

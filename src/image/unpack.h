@@ -12,18 +12,45 @@
  * blobs of *all* layers from the lowest to this one together, with `lowest`; when that was what was asked for, the image is broken. -EDQUOT 413: a limit, named with
  * its figure. -EBADMSG 400: the blob is not what it should be (truncated, not of its format, another diffID). -EINVAL 400: an entry that is refused, named. -ENOSPC 507. -EIO 500.
  *
+ * `lowest` leaves out the whiteouts, so it makes another image of the same blobs: a key that an image is found by must tell it.
+ *
  * `guessed`: an archive may hold "a/b" without saying anything of "a". Such a directory gets mode 0755 of root (1777 for tmp and var/tmp), which in the image hides what the layers below
  * say of it. A caller who has layers below may want to unpack again with all of them together. The root directory does not count.
  */
 #ifndef CUBICLE_IMAGE_UNPACK_H
 #define CUBICLE_IMAGE_UNPACK_H
 
+#include "image/blob.h"
+#include "image/tar.h"
+
 enum {
 	UNPACK_CHANNEL_FD = 3,
 	UNPACK_IMAGE_FD = 4,
 	UNPACK_BLOB_FD = 5,
 	UNPACK_MAX_BLOBS = 128,
+	UNPACK_DIGEST = 71, /* "sha256:" and 64 hexadecimal digits */
 };
+
+struct unpack {
+	int image; /* an empty regular file */
+	struct blobs *blobs;
+	size_t n;                   /* blobs */
+	const struct str *diff_ids; /* of each; empty: not known */
+	struct tree_limits limits;
+	uint64_t bytes_max; /* of all blobs, decompressed */
+	bool lowest;
+};
+
+struct unpacked {
+	struct tree_result image;
+	char (*diff_ids)[UNPACK_DIGEST + 1]; /* of each blob, NUL-terminated; the caller's array */
+};
+
+/* Makes the image; errors as above. */
+int unpack(const struct unpack *u, struct unpacked *ret, struct error *err);
+
+/* The entries of one archive into the tree, until its end. */
+int unpack_archive(struct tree *tree, tar_source source, void *arg, struct error *err);
 
 /* The process; returns its exit status. */
 int unpack_main(int argc, char **argv);
