@@ -386,6 +386,11 @@ struct node_call *node_unset_pool(struct node_client *nc, const struct msg_unset
 	return call(nc, MSG_ID_unset_pool, m, MSG_ID_ok, done, arg, err);
 }
 
+struct node_call *node_describe_template(struct node_client *nc, const struct msg_describe_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_describe_template, m, MSG_ID_template_description, done, arg, err);
+}
+
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err)
 {
 	struct msg_reload_templates m = {0};

@@ -57,6 +57,8 @@ struct node_call *node_logs(struct node_client *nc, const struct msg_logs *m, no
 struct node_call *node_metrics(struct node_client *nc, const struct msg_metrics *m, node_done_fn *done, void *arg, struct error *err);
 /* The node's figures about itself: the answer's body is `figures_page`. */
 struct node_call *node_figures(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+/* What a ready build of a template is: the answer's body is `template_description`. */
+struct node_call *node_describe_template(struct node_client *nc, const struct msg_describe_template *m, node_done_fn *done, void *arg, struct error *err);
 /* Ready pools: the answer's body is `pools_page`, of node_set_pool() with that pool alone. */
 struct node_call *node_pools(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_set_pool(struct node_client *nc, const struct msg_set_pool *m, node_done_fn *done, void *arg, struct error *err);

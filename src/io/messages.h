@@ -205,6 +205,9 @@ enum {
 #define MSG_FIELDS_collect_images(F) /* answered by `images_page` */                                         \
 	F(collect_images, 1, BOOL, dry_run, 0, REQUIRED)                                                     \
 	F(collect_images, 2, I64, older_than, 0, REQUIRED) /* seconds since it was last used */
+#define MSG_FIELDS_describe_template(F) /* answered by `template_description`, or 404 */                    \
+	F(describe_template, 1, STR, team, 64, REQUIRED)                                                     \
+	F(describe_template, 2, STR, template, 256, REQUIRED) /* template id, or template id:tag */
 
 /* node to front */
 #define MSG_FIELDS_sandbox(F)                                                                                \
@@ -312,6 +315,8 @@ enum {
 	F(images_page, 1, LIST, images, 49152, REQUIRED) /* each a list: name, bytes, seconds since it was last used */ \
 	F(images_page, 2, U64, bytes, 0, REQUIRED) /* of all of them, also those that the list had no room for */ \
 	F(images_page, 3, U64, count, 0, REQUIRED)
+#define MSG_FIELDS_template_description(F)                                                                   \
+	F(template_description, 1, STR, description, 57344, REQUIRED) /* as in node/templates.h, without id, alias, createdAt and buildId */
 #define MSG_FIELDS_synced(F) F(synced, 1, U64, sequence, 0, REQUIRED) /* the snapshot is complete up to here */
 #define MSG_FIELDS_stream(F) F(stream, 1, STR, generation, 32, REQUIRED)
 
@@ -565,12 +570,14 @@ enum {
 	M(130, write_file, MSG_FROM_FRONT, 0)                                                                \
 	M(131, keep_file, MSG_FROM_FRONT, 0)                                                                 \
 	M(132, collect_images, MSG_FROM_FRONT, 0)                                                            \
+	M(133, describe_template, MSG_FROM_FRONT, 0)                                                         \
 	M(140, build_made, MSG_FROM_NODE, 0)                                                                 \
 	M(141, build_page, MSG_FROM_NODE, 0)                                                                 \
 	M(142, builds_page, MSG_FROM_NODE, 0)                                                                \
 	M(143, file_found, MSG_FROM_NODE, 0)                                                                 \
 	M(144, file_writer, MSG_FROM_NODE | MSG_TO_BUILDER, 1)                                               \
 	M(145, images_page, MSG_FROM_NODE, 0)                                                                \
+	M(146, template_description, MSG_FROM_NODE, 0)                                                       \
 	M(160, build_begin, MSG_TO_BUILDER, 1)                                                               \
 	M(161, layer, MSG_TO_BUILDER, 0)                                                                     \
 	M(162, box_started, MSG_TO_BUILDER, 0)                                                               \

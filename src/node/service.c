@@ -158,6 +158,25 @@ static void reload_templates(struct node *n, struct request *r)
 		request_answer(r, MSG_ID_ok, NULL, -1);
 }
 
+static void describe_template(struct node *n, struct request *r, const struct msg_describe_template *m)
+{
+	struct error err = {0};
+	cleanup_buf struct buf text = BUF_INIT;
+	const struct template *t = templates_find(n->templates, m->template);
+	if (!t || (*t->team && !str_is(m->team, t->team) && !t->public)) {
+		error_set(&err, -ENOENT, 404, "there is no template '%.*s'", STR_FMT(m->template));
+		request_fail(r, &err);
+		return;
+	}
+	if (template_serialize_build(t, &text) < 0) {
+		error_errno(&err, -ENOMEM, "template");
+		request_fail(r, &err);
+		return;
+	}
+	struct msg_template_description answer = {.description = buf_str(&text)};
+	request_answer(r, MSG_ID_template_description, &answer, -1);
+}
+
 static void not_served(struct request *r, uint16_t type)
 {
 	struct error err = {0};
@@ -212,6 +231,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		ready_list(n, r);
 	else if (m->header.type == MSG_ID_reload_templates)
 		reload_templates(n, r);
+	else if (m->header.type == MSG_ID_describe_template)
+		describe_template(n, r, &m->body->describe_template);
 	else if (m->header.type != MSG_ID_hello && m->header.request)
 		not_served(r, m->header.type);
 	else

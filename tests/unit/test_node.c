@@ -651,6 +651,18 @@ static void templates_are_read_again_on_demand(void **state)
 	assert_int_equal(fake_alive(), 1);
 }
 
+static void a_template_is_described(void **state)
+{
+	struct msg_describe_template m = {.team = STR("default"), .template = STR("base")};
+	assert_int_equal(answer(send_front(MSG_ID_describe_template, &m)), MSG_ID_template_description);
+	cleanup_free char *text = str_dup(got.template_description.description);
+	assert_non_null(strstr(text, "\"memoryMB\": 256"));
+	assert_non_null(strstr(text, "images/aa.erofs"));
+	assert_null(strstr(text, "alias"));
+	m.template = STR("none");
+	expect_error(answer(send_front(MSG_ID_describe_template, &m)), 404, "there is no template 'none'");
+}
+
 static void a_front_that_breaks_the_rules_is_cut_off(void **state)
 {
 	create();
@@ -1118,6 +1130,7 @@ int main(void)
 		T(a_snapshot_has_everything_and_can_be_asked_for_again),
 		T(a_snapshot_waits_for_a_slow_reader),
 		T(templates_are_read_again_on_demand),
+		T(a_template_is_described),
 		T(a_front_that_breaks_the_rules_is_cut_off),
 		T(a_new_front_replaces_the_old_one),
 		T(a_port_is_opened_by_descriptor),
