@@ -2,7 +2,7 @@
 #include "api/decode.h"
 #include "api/handlers.h"
 #include "api/request_counts.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"

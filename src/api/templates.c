@@ -1,7 +1,7 @@
 #include "api/decode.h"
 #include "api/handlers.h"
 #include "api/request.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 
 #include <stdio.h>
