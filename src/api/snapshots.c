@@ -309,7 +309,7 @@ static void deleted(const struct node_answer *a, void *arg)
 		api_fail(r, a->err);
 }
 
-void snapshot_delete(struct api_request *r)
+void handle_snapshot_delete(struct api_request *r)
 {
 	struct error err = {0};
 	const struct named *n = name_snapshot(r, r->match.params[0]);

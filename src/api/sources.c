@@ -133,6 +133,6 @@ const struct index_template *source_own(struct api_request *r, struct str text, 
 	if (t)
 		api_failf(r, 403, "template '%s' is %s: your team may use it, but not change it", ret->name, t->team.n ? "another team's" : "of this machine");
 	else
-		api_failf(r, 404, "template '%s' not found", ret->name);
+		source_not_found(r, ret);
 	return NULL;
 }

@@ -25,6 +25,7 @@
 	O("log.file", log_file, STRING, "", 0, 0, "File for the logs; empty: standard error.")               \
 	O("user.front", user_front, STRING, "cubicle-front", 0, 0, "System user of the front process.")      \
 	O("user.egress", user_egress, STRING, "cubicle-egress", 0, 0, "System user of the egress process.")  \
+	O("build.upload_max", build_upload_max, INT, "10240", 1, 1048576, "Largest file in MiB that may be sent for a build.") \
 	O("max_sandboxes", max_sandboxes, INT, "1000", 1, 20000, "Most sandboxes on this machine at once.") \
 	O("quota.sandboxes", quota_sandboxes, INT, "0", 0, 1000000, "Most sandboxes of a team that run at once, for teams without a limit of their own; more get 429. 0 = no limit.") \
 	O("quota.creates", quota_creates, INT, "0", 0, 1000000, "Most sandboxes that a team starts in a second, likewise.") \
