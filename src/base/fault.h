@@ -31,7 +31,18 @@
 	F(rollback_recorded) /* both run, the second is recorded */                                          \
 	F(claim_taken)     /* a create has a ready sandbox, which does not know yet */                       \
 	F(claim_assigned)  /* that is its own, no record says so */                                          \
-	F(claim_recorded)  /* nobody has been told */
+	F(claim_recorded)  /* nobody has been told */                                                        \
+	F(upload_kept)     /* a file for a build has its name, no record says so */                          \
+	F(upload_recorded) /* nobody has been told */                                                        \
+	F(build_intended)  /* recorded as building, nothing is started */                                    \
+	F(builder_started) /* it has nothing to do yet */                                                    \
+	F(unpacker_started)                                                                                  \
+	F(build_layer_published) /* an image has its name, no record says so */                              \
+	F(build_layer_recorded) /* the builder has not been told */                                          \
+	F(build_box_started)                                                                                 \
+	F(build_box_sealed) /* its disk is an image, no record says so */                                    \
+	F(build_recorded)  /* ready, with its tags; nobody has been told */                                  \
+	F(template_forgotten) /* deleted; its images are there */
 
 enum fault {
 #define FAULT_ID(name) FAULT_##name,

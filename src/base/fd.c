@@ -106,6 +106,21 @@ int file_replace(int dirfd, const char *path, struct str bytes, mode_t mode)
 	return dir < 0 || fsync(dir) < 0 ? -errno : 0;
 }
 
+int file_publish(int fd, const char *path)
+{
+	char self[32], parent[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+	if (!slash || (size_t)snprintf(parent, sizeof(parent), "%.*s", MAX((int)(slash - path), 1), path) >= sizeof(parent))
+		return -EINVAL;
+	cleanup_fd int dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (dir < 0)
+		return -errno;
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	if (linkat(AT_FDCWD, self, dir, slash + 1, AT_SYMLINK_FOLLOW) < 0 || fsync(dir) < 0)
+		return -errno;
+	return 0;
+}
+
 int make_dirs(const char *path, mode_t mode)
 {
 	char copy[PATH_MAX];

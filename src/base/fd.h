@@ -22,6 +22,9 @@ int file_write_value(int dirfd, const char *path, struct str value);
 /* Replaces dirfd/path by a new file: temporary name, write, fsync, rename, fsync of the directory. 0 or -errno. */
 int file_replace(int dirfd, const char *path, struct str bytes, mode_t mode);
 
+/* Gives an open file without a name (O_TMPFILE) the absolute name `path`, which nothing has, durably; its bytes are the caller's affair. 0 or -errno. */
+int file_publish(int fd, const char *path);
+
 /* mkdir -p of an absolute or relative path, new directories with `mode`: 0 or -errno. */
 int make_dirs(const char *path, mode_t mode);
 

@@ -160,15 +160,17 @@ static int load_first_key(struct serve *s, struct error *err)
 static int prepare(struct serve *s, struct error *err)
 {
 	const struct options *o = s->options;
-	struct passwd front = {0}, egress = {0};
+	struct passwd front = {0}, egress = {0}, build = {0};
 	char path[4096];
 	if (geteuid() != 0)
 		return error_set(err, -EPERM, 500, "cubicle serve needs root: it makes namespaces, mounts and network links");
 	int r = find_user("user.front", o->user_front, &front, err);
 	if (r == 0)
 		r = find_user("user.egress", o->user_egress, &egress, err);
-	if (r == 0 && front.pw_uid == egress.pw_uid)
-		r = error_set(err, -EINVAL, 500, "user.front and user.egress must be two users");
+	if (r == 0)
+		r = find_user("user.build", o->user_build, &build, err);
+	if (r == 0 && (front.pw_uid == egress.pw_uid || build.pw_uid == front.pw_uid || build.pw_uid == egress.pw_uid))
+		r = error_set(err, -EINVAL, 500, "user.front, user.egress and user.build must be three users");
 	if (r == 0)
 		r = prepare_directory(o->state_dir, "", 0711, 0, 0, err);
 	if (r == 0)

@@ -25,7 +25,12 @@
 	O("log.file", log_file, STRING, "", 0, 0, "File for the logs; empty: standard error.")               \
 	O("user.front", user_front, STRING, "cubicle-front", 0, 0, "System user of the front process.")      \
 	O("user.egress", user_egress, STRING, "cubicle-egress", 0, 0, "System user of the egress process.")  \
+	O("user.build", user_build, STRING, "cubicle-build", 0, 0, "System user of the processes that build templates.") \
+	O("build.max", build_max, INT, "2", 1, 64, "Most builds of templates at once; more wait.") \
+	O("build.timeout", build_timeout, INT, "3600", 10, 86400, "Seconds that a build may take.") \
+	O("build.disk", build_disk, INT, "51200", 64, 16777216, "Most disk in MiB that one build may have for what it fetches and makes.") \
 	O("build.upload_max", build_upload_max, INT, "10240", 1, 1048576, "Largest file in MiB that may be sent for a build.") \
+	O("image.keep", image_keep, INT, "168", 0, 87600, "Hours that layers and files of builds are kept after their last use when nothing stands on them.") \
 	O("max_sandboxes", max_sandboxes, INT, "1000", 1, 20000, "Most sandboxes on this machine at once.") \
 	O("quota.sandboxes", quota_sandboxes, INT, "0", 0, 1000000, "Most sandboxes of a team that run at once, for teams without a limit of their own; more get 429. 0 = no limit.") \
 	O("quota.creates", quota_creates, INT, "0", 0, 1000000, "Most sandboxes that a team starts in a second, likewise.") \

@@ -150,8 +150,7 @@ enum {
 	F(start_build, 2, STR, build, 36, REQUIRED)                                                          \
 	F(start_build, 3, STR, base, 96, OPTIONAL) /* what it is made on: template id, template id:tag, or snapshot id; the caller may use it */ \
 	F(start_build, 4, BOOL, force, 0, REQUIRED) /* nothing that earlier builds have left is taken */     \
-	F(start_build, 5, STR, request, 64, OPTIONAL)                                                        \
-	F(start_build, 6, STR, template, 64, OPTIONAL) /* that it belongs to, else 404 */
+	F(start_build, 5, STR, request, 64, OPTIONAL)
 #define MSG_FIELDS_build_status(F) /* answered by `build_page` */                                            \
 	F(build_status, 1, STR, team, 64, REQUIRED)                                                          \
 	F(build_status, 2, STR, build, 36, REQUIRED)                                                         \
@@ -435,7 +434,7 @@ enum {
 	F(find_layer, 2, BOOL, make, 0, REQUIRED) /* the caller makes it when there is none: others that ask for it wait */
 #define MSG_FIELDS_new_file(F) /* answered by `file_writer`; its number counts in this builder only */       \
 	F(new_file, 1, U64, size, 0, REQUIRED) /* bytes that it is going to have, 0 = not known: refused with 507 when they have no room */
-#define MSG_FIELDS_unpack_layer(F) /* makes an image of blobs, in a process of its own; answered by `layer` */ \
+#define MSG_FIELDS_unpack_layer(F) /* makes an image of blobs, in a process of its own; answered by `layer`: then the files are gone; or by `error`: then they are still there. The builder must have closed them */ \
 	F(unpack_layer, 1, STR, key, 128, REQUIRED) /* that find_layer gave to the caller */                 \
 	F(unpack_layer, 2, LIST, files, 2048, REQUIRED) /* numbers of new_file, in decimal, lowest first: each a layer blob; more than one: they are merged */ \
 	F(unpack_layer, 3, LIST, digests, 12288, REQUIRED) /* of each, sha256:HEX: node hashes the file itself */ \
@@ -460,7 +459,8 @@ enum {
 #define MSG_FIELDS_open_file(F) /* what was uploaded by that name (keep_file); answered by `file_reader` or 404 */ \
 	F(open_file, 1, STR, hash, 64, REQUIRED)
 #define MSG_FIELDS_merge_layers(F) /* makes one image of several; answered by `layer` */                     \
-	F(merge_layers, 1, LIST, layers, 8192, REQUIRED) /* adjacent ones, lowest first */
+	F(merge_layers, 1, LIST, layers, 8192, REQUIRED) /* adjacent ones, lowest first */                   \
+	F(merge_layers, 2, LIST, below, 8192, OPTIONAL) /* what will be below it, lowest first */
 #define MSG_FIELDS_build_done(F) /* answered by `ok`, then the builder ends */                               \
 	F(build_done, 1, STR, description, 32768, REQUIRED) /* as in node/templates.h, without id, alias, createdAt, buildId; only layers of this build and of its base */ \
 	F(build_done, 2, STR, digest, 128, OPTIONAL) /* of the image that it was made from */                \
@@ -478,7 +478,8 @@ enum {
 #define MSG_FIELDS_layer(F)                                                                                  \
 	F(layer, 1, STR, file, 160, OPTIONAL) /* relative to node/ */                                        \
 	F(layer, 2, U64, size, 0, OPTIONAL) /* bytes on disk */                                              \
-	F(layer, 3, BOOL, found, 0, OPTIONAL) /* it was there */
+	F(layer, 3, BOOL, found, 0, OPTIONAL) /* it was there */                                             \
+	F(layer, 4, BOOL, guessed, 0, OPTIONAL) /* of unpack_layer: as in `unpacked` */
 #define MSG_FIELDS_box_started(F)                                                                            \
 	F(box_started, 1, U64, box, 0, REQUIRED)
 #define MSG_FIELDS_file_reader(F) /* the descriptor: the file, for reading */                                \

@@ -1,6 +1,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "node/builds.h"
 #include "node/snapshots.h"
 
 /* What the front is told: the snapshot after `subscribe`, then every change. */
@@ -173,6 +174,7 @@ void node_subscribe(struct peer *p)
 	p->snapshot = s;
 	p->subscribed = true;
 	templates_each(n->templates, snapshot_template, p);
+	builds_tell(p);
 	snapshot_continue(p);
 }
 

@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "node/layers.h"
 #include "sandbox/backend.h"
 
 #include <fcntl.h>
@@ -28,6 +29,7 @@ static bool named_by_template(const struct images *m, struct str name)
 {
 	struct search s = {.name = name};
 	templates_each(m->templates, look, &s);
+	templates_each_build(m->templates, look, &s);
 	return s.found;
 }
 
@@ -45,12 +47,24 @@ static void drop(struct images *m, struct str name)
 	backend_drop_image(m->backend, path);
 }
 
-static void drop_unused(struct images *m, struct str name)
+bool images_in_use(const struct images *m, struct str name)
 {
-	if (images_users(m, name))
+	return images_users(m, name) || named_by_template(m, name);
+}
+
+void images_unused(struct images *m, struct str name)
+{
+	if (images_in_use(m, name))
 		return;
-	if (str_starts(name, str_of(copies)) || (!templates_skipped(m->templates) && !named_by_template(m, name)))
+	if (str_starts(name, str_of(copies)) || (!templates_skipped(m->templates) && !(m->layers && layers_keep(m->layers, name))))
 		drop(m, name);
+}
+
+void images_unnamed(struct images *m, struct msg_list layers)
+{
+	struct str rest = layers.raw, name;
+	while (msg_list_next(&rest, &name))
+		images_unused(m, name);
 }
 
 void images_use(struct images *m, struct str name)
@@ -68,7 +82,7 @@ void images_leave(struct images *m, struct str name)
 		return;
 	}
 	map_del(&m->users, name);
-	drop_unused(m, name);
+	images_unused(m, name);
 }
 
 void images_use_all(struct images *m, struct msg_list layers)
@@ -108,7 +122,7 @@ int images_reload_templates(struct images *m, struct templates *t, void (*change
 		while (msg_list_next(&others, &other))
 			again |= str_eq(other, name);
 		if (!again)
-			drop_unused(m, name);
+			images_unused(m, name);
 		msg_list_add(&seen, name);
 	}
 	return 0;
@@ -125,7 +139,7 @@ static void sweep_dir(struct images *m, const char *dir, const char *suffix)
 		if (e->d_name[0] == '.' || e->d_type != DT_REG || name.n < n || !str_is(str_from(name, name.n - n), suffix))
 			continue;
 		int length = snprintf(path, sizeof(path), "%s%s", dir, e->d_name);
-		drop_unused(m, str_n(path, (size_t)length));
+		images_unused(m, str_n(path, (size_t)length));
 	}
 }
 
@@ -139,6 +153,8 @@ void images_sweep(struct images *m)
 	/* Who makes a template holds this lock, and has images there that no template names yet. */
 	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		sweep_dir(m, "images/", ".erofs");
+	/* Those are made by builds only. */
+	sweep_dir(m, "images/", ".img");
 }
 
 void images_done(struct images *m)

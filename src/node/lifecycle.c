@@ -218,6 +218,7 @@ static int from_template(struct node *n, struct sandbox *s, const struct templat
 	s->disk_mb = t->disk_mb ? t->disk_mb : (uint32_t)o->sandbox_disk;
 	sandbox_copy(s->template_id, sizeof(s->template_id), str_of(t->id));
 	sandbox_copy(s->alias, sizeof(s->alias), str_of(t->alias));
+	sandbox_copy(s->build, sizeof(s->build), str_of(t->build_id));
 	return start_of_template(s, t, envs, err);
 }
 
@@ -263,7 +264,7 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
 		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory, .timeout = m->timeout,
 	};
-	if (from ? !str_is(m->team, from->team) : !t)
+	if (from ? !str_is(m->team, from->team) : !t || (*t->team && !t->public && !str_is(m->team, t->team)))
 		return error_set(err, -ENOENT, 404, "template '%.*s' not found", STR_FMT(m->template));
 	memcpy(s->boot_id, n->host->boot_id, sizeof(s->boot_id));
 	if (!sandbox_copy(s->team, sizeof(s->team), m->team))

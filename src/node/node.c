@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -30,6 +31,8 @@ struct process {
 	struct chan *serve;
 	struct node *node;
 	char directory[PATH_MAX], init_path[PATH_MAX];
+	uid_t build_uid;
+	gid_t build_gid;
 	int status;
 };
 
@@ -64,7 +67,7 @@ static int find_init(char to[PATH_MAX], struct error *err)
 
 static int make_directories(const char *directory, struct error *err)
 {
-	static const char *const names[] = {"images", "templates", "disks", "control"};
+	static const char *const names[] = {"images", "templates", "disks", "control", "builds"};
 	char path[PATH_MAX + 16];
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
@@ -75,12 +78,25 @@ static int make_directories(const char *directory, struct error *err)
 	return 0;
 }
 
+static int find_user(struct process *p, struct error *err)
+{
+	const struct passwd *user = getpwnam(p->options.user_build);
+	if (!user)
+		return error_set(err, -ENOENT, 500, "user.build: there is no system user '%s'", p->options.user_build);
+	p->build_uid = user->pw_uid;
+	p->build_gid = user->pw_gid;
+	return 0;
+}
+
 static int own_view(const struct process *p, struct error *err)
 {
-	char state[PATH_MAX], init[PATH_MAX];
+	char state[PATH_MAX], init[PATH_MAX], resolv[PATH_MAX];
 	if (!realpath(p->options.state_dir, state) || !realpath(p->init_path, init))
 		return error_errno(err, -errno, "%s", p->options.state_dir);
-	const char *const needed[] = {state, init};
+	/* Where the machine's resolver is said, which a builder is shown: often a link to /run. */
+	if (!realpath("/etc/resolv.conf", resolv))
+		snprintf(resolv, sizeof(resolv), "/etc");
+	const char *const needed[] = {state, init, resolv};
 	return mounts_own(needed, ARRAY_SIZE(needed), err);
 }
 
@@ -143,7 +159,7 @@ static int prepare(struct process *p, struct error *err)
 	fd_set_cloexec(LOCK_FD, true);
 	fd_raise_limit();
 	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
-	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0)
+	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0 || (r = find_user(p, err)) < 0)
 		return r;
 	if ((r = own_view(p, err)) < 0 || (r = drop_capabilities(err)) < 0)
 		return r;
@@ -157,7 +173,8 @@ static int run(struct process *p, struct error *err)
 	p->loop = loop_new();
 	if (!p->loop)
 		return error_errno(err, -ENOMEM, "loop");
-	struct node_config config = {p->loop, &p->options, &p->host, p->directory, p->init_path};
+	struct node_config config = {.loop = p->loop, .options = &p->options, .host = &p->host, .directory = p->directory, .init_path = p->init_path,
+		.build_uid = p->build_uid, .build_gid = p->build_gid};
 	int r = node_new(&config, &p->node, err);
 	if (r < 0)
 		return r;

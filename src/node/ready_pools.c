@@ -80,11 +80,12 @@ void ready_use_defaults(struct ready_pool *p)
 	pool_free(p);
 }
 
-static void use_template(struct node *n, const struct template *t, bool gone)
+/* Templates of teams get one with their first create: of many most are never used. */
+static void use_template(struct node *n, const struct template *t, bool gone, bool wanted)
 {
 	struct ready_pool *p = ready_pool_of(n, str_of(t->id));
 	bool exists = !gone && t->n_services > 0;
-	if (!p && (!exists || n->options->ready_max == 0))
+	if (!p && (!exists || n->options->ready_max == 0 || (*t->team && !wanted)))
 		return;
 	if (!p)
 		use_defaults(p = pool_new(n, t->id));
@@ -100,15 +101,20 @@ void ready_template(struct node *n, const struct template *t, bool gone)
 		members_end(p, gone ? "its template is gone" : "its template was replaced");
 		p->not_before = p->back_off = 0;
 	}
-	use_template(n, t, gone);
+	use_template(n, t, gone, false);
 	ready_look(n);
 }
 
 bool ready_claim(struct live *l)
 {
 	struct node *n = l->node;
-	struct ready_pool *p = *l->s.origin ? NULL : ready_pool_of(n, str_of(l->s.template_id));
-	if (!p || !n->ready->running)
+	const struct template *t = *l->s.origin ? NULL : templates_find(n->templates, str_of(l->s.template_id));
+	/* Those that wait are of the build that the default tag means. */
+	if (!t || !n->ready->running || strcmp(t->build_id, l->s.build) != 0)
+		return false;
+	use_template(n, t, false, true);
+	struct ready_pool *p = ready_pool_of(n, str_of(t->id));
+	if (!p)
 		return false;
 	if (l->claims == 0) {
 		sizing_taken(p);
@@ -176,7 +182,7 @@ static void on_timer(struct loop_timer *t, void *arg)
 
 static void first_look(const struct template *t, void *arg)
 {
-	use_template(arg, t, false);
+	use_template(arg, t, false, false);
 }
 
 static void use_record(const struct pool_record *c, void *arg)

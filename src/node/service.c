@@ -1,3 +1,5 @@
+#include "node/builders.h"
+#include "node/layers.h"
 #include "node/snapshots.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -193,7 +195,41 @@ static struct str request_text(const struct chan_message *m)
 	return STR("");
 }
 
-static void dispatch(struct node *n, struct request *r, const struct chan_message *m)
+static void dispatch_builds(struct node *n, struct request *r, struct chan_message *m)
+{
+	if (m->header.type == MSG_ID_make_template)
+		team_build_make(n, r, &m->body->make_template);
+	else if (m->header.type == MSG_ID_start_build)
+		team_build_start(n, r, &m->body->start_build, steal_fd(&m->fds[0]));
+	else if (m->header.type == MSG_ID_build_status)
+		team_build_status(n, r, &m->body->build_status);
+	else if (m->header.type == MSG_ID_await_build)
+		team_build_await(n, r, &m->body->await_build);
+	else if (m->header.type == MSG_ID_builds)
+		team_build_list(n, r, &m->body->builds);
+	else if (m->header.type == MSG_ID_tag_template)
+		team_build_tag(n, r, &m->body->tag_template);
+	else if (m->header.type == MSG_ID_untag_template)
+		team_build_untag(n, r, &m->body->untag_template);
+	else if (m->header.type == MSG_ID_change_template)
+		team_build_change(n, r, &m->body->change_template);
+	else if (m->header.type == MSG_ID_delete_template)
+		team_build_delete(n, r, &m->body->delete_template);
+	else if (m->header.type == MSG_ID_find_file)
+		upload_find(n, r, &m->body->find_file);
+	else if (m->header.type == MSG_ID_write_file)
+		upload_write(n, r, &m->body->write_file);
+	else if (m->header.type == MSG_ID_keep_file)
+		upload_keep(n, r, &m->body->keep_file);
+	else if (m->header.type == MSG_ID_collect_images)
+		layers_collect(n, r, &m->body->collect_images);
+	else if (m->header.type != MSG_ID_hello && m->header.request)
+		not_served(r, m->header.type);
+	else
+		request_free(r); /* hello, and answers to nothing that was asked */
+}
+
+static void dispatch(struct node *n, struct request *r, struct chan_message *m)
 {
 	if (m->header.type == MSG_ID_create)
 		live_create(n, r, &m->body->create);
@@ -233,10 +269,8 @@ static void dispatch(struct node *n, struct request *r, const struct chan_messag
 		reload_templates(n, r);
 	else if (m->header.type == MSG_ID_describe_template)
 		describe_template(n, r, &m->body->describe_template);
-	else if (m->header.type != MSG_ID_hello && m->header.request)
-		not_served(r, m->header.type);
 	else
-		request_free(r); /* hello, and answers to nothing that was asked */
+		dispatch_builds(n, r, m);
 }
 
 static void front_message(struct chan *c, struct chan_message *m, void *arg)
@@ -263,8 +297,10 @@ static void peer_closed(struct chan *c, const struct error *err, void *arg)
 	if (err->code != -EPIPE)
 		log_warn("channel to %s: %s", p == n->front ? "front" : "egress", err->message);
 	p->chan = NULL;
-	if (n->front == p)
+	if (n->front == p) {
 		n->front = NULL;
+		uploads_forget_writers(n);
+	}
 	if (n->egress == p)
 		n->egress = NULL;
 	peer_unref(p);
@@ -370,6 +406,8 @@ static void on_prune(struct loop_timer *t, void *arg)
 	struct node *n = arg;
 	records_prune(n->records, n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S, ENDS_MOST);
 	logs_prune(n);
+	builds_tick(n);
+	layers_tick(n);
 	loop_timer_in(t, PRUNE_EVERY_S * NS_PER_S);
 }
 
@@ -395,7 +433,7 @@ static void on_step(struct loop_fd *w, uint32_t events, void *arg)
 
 static void kill_for_disk(struct disk_entry *e, const char *detail, void *arg)
 {
-	if (!ready_ended_for_disk(arg, e, detail))
+	if (!ready_ended_for_disk(arg, e, detail) && !builders_ended_for_disk(arg, e, detail))
 		live_end(container_of(e, struct live, disk), "disk_full", detail);
 }
 
@@ -445,6 +483,10 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 		r = templates_load(n->templates, c->directory, ignore_template, NULL, err);
 	n->images = (struct images){.directory = c->directory, .templates = n->templates};
 	if (r == 0)
+		r = layers_load(n, err);
+	if (r == 0)
+		r = builds_load(n, err);
+	if (r == 0)
 		r = snapshots_load(n, err);
 	if (r == 0)
 		r = ready_init(n, err);
@@ -457,13 +499,18 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	return backend_new(c->loop, &backend, &n->backend, err);
 }
 
+static int start_in_jail(const struct jail *j, struct jailed *ret, void *arg, struct error *err)
+{
+	return jail_start(j, ret, err);
+}
+
 int node_new(const struct node_config *c, struct node **ret, struct error *err)
 {
 	struct node *n = calloc(1, sizeof(*n));
 	if (!n)
 		return error_errno(err, -ENOMEM, "node");
 	*n = (struct node){.loop = c->loop, .options = c->options, .host = c->host, .directory = c->directory,
-		.waiting_front = -1, .waiting_egress = -1, .step_fd = -1, .adopt_patience = ADOPT_PATIENCE_S * NS_PER_S};
+		.starter = {c->start ? c->start : start_in_jail, c->start_arg}, .build_uid = c->build_uid, .build_gid = c->build_gid, .waiting_front = -1, .waiting_egress = -1, .step_fd = -1, .adopt_patience = ADOPT_PATIENCE_S * NS_PER_S};
 	int r = node_init(n, c, err);
 	if (r < 0) {
 		node_free(n);
@@ -477,6 +524,8 @@ void node_adopted(struct node *n)
 {
 	logs_sweep(n);
 	saved_sweep(n);
+	builds_sweep(n);
+	layers_sweep(n);
 	/* Everybody who uses an image is known now. */
 	n->images.backend = n->backend;
 	images_sweep(&n->images);
@@ -525,7 +574,7 @@ static void on_stop_patience(struct loop_timer *t, void *arg)
 
 void node_stop_check(struct node *n)
 {
-	if (!n->stopping || n->draining || n->leaving || !ready_stopped(n))
+	if (!n->stopping || n->draining || n->leaving || !ready_stopped(n) || !builds_stopped(n))
 		return;
 	map_foreach(&n->live, slot)
 	{
@@ -547,6 +596,7 @@ void node_stop(struct node *n, void (*done)(void *arg), void *arg)
 	if (n->stop_timer)
 		loop_timer_in(n->stop_timer, STOP_PATIENCE_S * NS_PER_S);
 	ready_stop(n);
+	builds_stop(n);
 	node_stop_check(n);
 }
 
@@ -581,6 +631,7 @@ void node_free(struct node *n)
 	peer_drop(&n->front);
 	peer_drop(&n->egress);
 	saved_free(n);
+	builds_drain(n);
 	records_free(n->records);
 	while (n->live.count)
 		map_foreach(&n->live, slot)
@@ -592,6 +643,8 @@ void node_free(struct node *n)
 			break;
 		}
 	ready_done(n);
+	builds_free(n);
+	layers_done(n);
 	snapshots_done(n);
 	backend_free(n->backend);
 	images_done(&n->images);

@@ -17,6 +17,7 @@
 #include "node/ready_pools.h"
 #include "node/templates.h"
 #include "sandbox/records.h"
+#include "sys/jail.h"
 
 struct node;
 
@@ -26,6 +27,17 @@ struct node_config {
 	const struct host *host;       /* outlives the node */
 	const char *directory;         /* state.dir/node, exists */
 	const char *init_path;         /* cubicle-init */
+	uid_t build_uid;               /* of processes that make templates */
+	gid_t build_gid;
+	/* How those are started (jail_start()); tests have something else. */
+	int (*start)(const struct jail *j, struct jailed *ret, void *arg, struct error *err);
+	void *start_arg;
+};
+
+/* ... and in the node. Blocks: called by a worker. 0 or -errno with *err. */
+struct builder_starter {
+	int (*start)(const struct jail *j, struct jailed *ret, void *arg, struct error *err);
+	void *arg;
 };
 
 /* Opens the records and makes the backend. Nothing runs yet. 0, or -errno with *err. */
@@ -165,6 +177,8 @@ struct live {
 
 struct dns_slot;
 struct removal;
+struct builds;
+struct file_writer;
 
 struct node {
 	struct loop *loop;
@@ -186,6 +200,21 @@ struct node {
 	struct shot *shots;       /* all of them */
 	uint64_t copying;         /* bytes that copies under way may take */
 	struct images images;
+	struct builds *builds;    /* templates of teams (builds.h) */
+	struct layers_of_builds {
+		struct map by_key;  /* struct layer_record, owned (layers.h) */
+		struct map by_file; /* the same */
+		struct map locks;   /* key → struct layer_lock */
+	} layers;
+	struct {
+		struct map by_name; /* team, NUL, hash → struct file_record, owned */
+		struct file_writer *writers;
+		unsigned n_writers;
+		uint64_t last_writer;
+	} uploads;
+	struct builder_starter starter;
+	uid_t build_uid;
+	gid_t build_gid;
 	struct map dns;           /* slot number → struct dns_slot */
 	struct peer *front, *egress;
 	int waiting_front, waiting_egress; /* channels that came before ready; -1 */

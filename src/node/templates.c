@@ -90,6 +90,8 @@ static int check(const struct template *t, const char *what, struct error *err)
 		wrong = "diskMB: 64 to 1048576";
 	else if (t->n_layers < 1 || t->n_layers > TEMPLATE_MAX_LAYERS)
 		wrong = "layers: 1 to 12";
+	else if (!all_of(str_of(t->user), file_letters, 1, 32))
+		wrong = "user: 1 to 32 characters of [a-z0-9_.-]";
 	else if (*t->workdir && !good_path(str_of(t->workdir)))
 		wrong = "workdir: an absolute path of at most 1000 bytes is needed";
 	for (size_t i = 0; !wrong && i < t->n_layers; i++)
@@ -247,8 +249,7 @@ int template_parse_build(struct str json, const char *what, const struct templat
 	return parse_checked(json, what, identity, ret, err);
 }
 
-/* The layers' files are there and nobody but root can change them. */
-static int check_layers(const char *node_dir, const struct template *t, const char *what, struct error *err)
+int template_check_layers(const char *node_dir, const struct template *t, const char *what, struct error *err)
 {
 	for (size_t i = 0; i < t->n_layers; i++) {
 		char path[PATH_MAX];
@@ -288,10 +289,9 @@ static void put_layers(const struct template *t, struct buf *to)
 	buf_add_c(to, "]");
 }
 
-int template_serialize_build(const struct template *t, struct buf *to)
+/* All but its identity and its layers. */
+static int put_rest(const struct template *t, struct buf *to)
 {
-	buf_add_c(to, "{");
-	put_layers(t, to);
 	put_text(to, "user", t->user);
 	put_count(to, "cpuCount", t->cpu_count);
 	put_count(to, "memoryMB", t->memory_mb);
@@ -306,6 +306,26 @@ int template_serialize_build(const struct template *t, struct buf *to)
 		buf_add_c(to, ",\n  \"wait_ready\": true");
 	services_serialize(t, to);
 	return buf_add_c(to, "\n}\n");
+}
+
+int template_serialize_build(const struct template *t, struct buf *to)
+{
+	buf_add_c(to, "{");
+	put_layers(t, to);
+	return put_rest(t, to);
+}
+
+int template_serialize_base(const struct template *t, struct msg_list layers, const uint64_t *sizes, struct buf *to)
+{
+	struct str rest = layers.raw, file;
+	buf_add_c(to, "{\n  \"layers\": [");
+	for (size_t i = 0; msg_list_next(&rest, &file); i++) {
+		buf_addf(to, "%s{\"file\": ", i ? ", " : "");
+		json_quote(to, file);
+		buf_addf(to, ", \"size\": %llu}", (unsigned long long)sizes[i]);
+	}
+	buf_add_c(to, "]");
+	return put_rest(t, to);
 }
 
 int template_serialize(const struct template *t, struct buf *to)
@@ -330,7 +350,7 @@ int template_save(const char *node_dir, const struct template *t, struct error *
 	cleanup_buf struct buf text = BUF_INIT;
 	int r = check(t, "template", err);
 	if (r == 0)
-		r = check_layers(node_dir, t, "template", err);
+		r = template_check_layers(node_dir, t, "template", err);
 	if (r < 0)
 		return r;
 	snprintf(path, sizeof(path), "%s/templates", node_dir);
@@ -383,7 +403,7 @@ static int read_one(const char *node_dir, int dir, const char *name, struct temp
 	r = template_parse(buf_str(&text), name, ret, err);
 	if (r == 0 && (strlen(name) != TEMPLATE_ID + 5 || strncmp(name, ret->id, TEMPLATE_ID) != 0))
 		r = error_set(err, -EINVAL, 400, "%s: the file is not named after its id", name);
-	return r < 0 ? r : check_layers(node_dir, ret, name, err);
+	return r < 0 ? r : template_check_layers(node_dir, ret, name, err);
 }
 
 /* Adds a copy; of two with one alias the newer has it (the id decides between equals, so that the order of reading does not). */

@@ -12,7 +12,7 @@
  *       "layers": [{"file": "images/<name>.erofs", "size": 123, "recipe": "…"}],   1 to 12, lowest first; relative to node/; size in bytes; file may also be
  *                                     images/<name>.img or snapshots/<name>.img: the disk of a sandbox, whose upper is the layer;
  *                                     recipe: optional, the digest of what the layer was made from (image/recipe.h)
- *       "user": "user",               default user of commands and files: a name or number, perhaps with ":group"; root where the template has no user of that name
+ *       "user": "user",               default user of commands and files
  *       "workdir": "/home/user",      optional: absolute; absent = the user's home
  *       "nested_userns": false,       optional: user namespaces inside are allowed
  *       "no_setuid": false,           optional: no_new_privs is set
@@ -125,6 +125,10 @@ int template_encode_service_options(const struct template *t, struct buf *to);
 /* Appends the description as it stands in the file; or without what template_parse_build() takes from elsewhere. 0 or -ENOMEM. */
 int template_serialize(const struct template *t, struct buf *to);
 int template_serialize_build(const struct template *t, struct buf *to);
+/* The same of what a build is made on, with these layers (a raw list; any number) in place of its own. */
+int template_serialize_base(const struct template *t, struct msg_list layers, const uint64_t *sizes, struct buf *to);
+/* The layers' files are there, and nobody but root can change them. 0, or -errno with *err. */
+int template_check_layers(const char *node_dir, const struct template *t, const char *what, struct error *err);
 /* Checks *t and replaces node_dir/templates/<id>.json durably (the directory is made). The layers' files must be there already: regular, not writable by
  * others than root. 0, or -errno with *err. */
 int template_save(const char *node_dir, const struct template *t, struct error *err);

@@ -133,7 +133,7 @@ int box_freeze(struct box *b, bool on);
 /* For one that is frozen: waits until its processes stand still (one that cannot, in the kernel, is waited for a second), then writes all of its disk to the image and the image to
  * its device. done(0 or -errno) follows, unless the box is gone before. 0, -EBUSY when it does not run or is being flushed, or -errno. */
 int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg);
-/* Ends every process, unmounts the disk and moves its image to `image` ("saved/NAME", relative to state_dir), complete, checked where it has to be, and durable. Also for a box that died, and in
+/* Ends every process, unmounts the disk and moves its image to `image` ("saved/NAME", or "images/NAME.img": a layer; relative to state_dir), complete, checked where it has to be, and durable. Also for a box that died, and in
  * started() of an adoption that found it dead; when it stands there already (an earlier node was ended meanwhile), that is it. done() follows, err NULL when it is there,
  * then released(); box_kill() changes nothing about that. 0, -EBUSY when it is being killed, or -errno. */
 int box_save(struct box *b, const char *image, void (*done)(const struct error *err, void *arg), void *arg);
@@ -169,6 +169,9 @@ typedef void box_copied_fn(const struct box_copied *c, const struct error *err, 
 int box_copy(struct box *b, const char *path, box_copied_fn *done, void *arg);
 /* The image at the path is not named by anybody any more: forgets the mount of it, then removes the file. On a worker; boxes that still end keep what they use. */
 void backend_drop_image(struct backend *b, const char *path);
+/* The root directories of layers at these paths, ids as they are on them, for reading: n descriptors into `fds`, the asker's; each keeps its layer mounted. On a worker: done() follows,
+ * with err when there is none of them. fds stays until then. 0, or -errno. */
+int backend_open_layers(struct backend *b, const char *const *paths, size_t n, int *fds, void (*done)(const struct error *err, void *arg), void *arg);
 /* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */

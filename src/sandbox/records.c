@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE, OP_PUT_SNAPSHOT, OP_FORGET_SNAPSHOT, OP_PUT_POOL, OP_FORGET_POOL };
+enum op_kind { OP_PUT, OP_NETWORK, OP_FORGET, OP_END, OP_PRUNE, OP_PUT_SNAPSHOT, OP_FORGET_SNAPSHOT, OP_PUT_POOL, OP_FORGET_POOL, OP_CALL };
 
 struct op {
 	struct op *next;
@@ -19,6 +19,9 @@ struct op {
 	struct pool_record pool;
 	int64_t at;
 	unsigned most;
+	int (*apply)(struct store *st, const void *what, struct error *err);
+	void *what;
+	void (*release)(void *what);
 	records_fn *fn;
 	void *arg;
 	struct error err; /* code 0 = committed */
@@ -37,7 +40,7 @@ struct records {
 
 /* The writer */
 
-static int apply(struct store *st, struct op *op, struct error *err)
+static int apply_op(struct store *st, struct op *op, struct error *err)
 {
 	switch (op->kind) {
 	case OP_PUT:
@@ -58,6 +61,8 @@ static int apply(struct store *st, struct op *op, struct error *err)
 		return rows_put_pool(st, &op->pool, err);
 	case OP_FORGET_POOL:
 		return rows_forget_pool(st, op->pool.template_id, err);
+	case OP_CALL:
+		return op->apply(st, op->what, err);
 	}
 	return -EINVAL;
 }
@@ -73,7 +78,7 @@ static int commit(struct store *st, struct op *ops, const struct op *end, struct
 	if (r < 0)
 		return r;
 	for (struct op *op = ops; op != end; op = op->next) {
-		r = apply(st, op, err);
+		r = apply_op(st, op, err);
 		if (r < 0) {
 			store_rollback(st);
 			return r;
@@ -99,6 +104,8 @@ static void op_free(struct op *op)
 {
 	sandbox_done(&op->s);
 	buf_done(&op->snapshot.start);
+	if (op->release)
+		op->release(op->what);
 	free(op);
 }
 
@@ -294,6 +301,21 @@ void records_forget_pool(struct records *r, const char *template_id, records_fn 
 	struct op *op = op_new(OP_FORGET_POOL, STORE_FULL, fn, arg);
 	sandbox_copy(op->pool.template_id, sizeof(op->pool.template_id), str_of(template_id));
 	push(r, op);
+}
+
+void records_call(struct records *r, enum store_sync sync, int (*apply)(struct store *st, const void *what, struct error *err), void *what,
+	void (*release)(void *what), records_fn *fn, void *arg)
+{
+	struct op *op = op_new(OP_CALL, sync, fn, arg);
+	op->apply = apply;
+	op->what = what;
+	op->release = release;
+	push(r, op);
+}
+
+struct store *records_reader(struct records *r)
+{
+	return r->reader;
 }
 
 void records_prune(struct records *r, int64_t at, unsigned most)

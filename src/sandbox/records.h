@@ -9,7 +9,7 @@
 #include "sandbox/sandbox.h"
 #include "store/store.h"
 
-enum { RECORDS_VERSION = 3 }; /* of the schema */
+enum { RECORDS_VERSION = 4 }; /* of the schema */
 
 struct records;
 

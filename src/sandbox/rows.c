@@ -33,6 +33,19 @@ const char *const rows_migrations[RECORDS_VERSION] = {
 	"ALTER TABLE sandboxes ADD COLUMN shutdown_at INTEGER NOT NULL DEFAULT 9223372036854775807;"
 	"ALTER TABLE sandboxes ADD COLUMN shutdown INTEGER NOT NULL DEFAULT 9223372036854775807;"
 	"CREATE TABLE pools (template_id TEXT PRIMARY KEY, min INTEGER NOT NULL, size INTEGER NOT NULL, max INTEGER NOT NULL) STRICT",
+	"ALTER TABLE sandboxes ADD COLUMN build TEXT NOT NULL DEFAULT '';"
+	"CREATE TABLE templates ("
+	" id TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL, reference TEXT NOT NULL, public INTEGER NOT NULL, cpu_count INTEGER NOT NULL,"
+	" memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, source TEXT NOT NULL) STRICT;"
+	"CREATE TABLE builds ("
+	" id TEXT PRIMARY KEY, template_id TEXT NOT NULL, status INTEGER NOT NULL, phase TEXT NOT NULL, reason TEXT NOT NULL, step TEXT NOT NULL, digest TEXT NOT NULL,"
+	" cpu_count INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, created_at INTEGER NOT NULL, finished_at INTEGER NOT NULL, tags BLOB NOT NULL,"
+	" description TEXT NOT NULL) STRICT;"
+	"CREATE INDEX builds_by_template ON builds (template_id);"
+	"CREATE TABLE tags (template_id TEXT NOT NULL, tag TEXT NOT NULL, build TEXT NOT NULL, created_at INTEGER NOT NULL, PRIMARY KEY (template_id, tag)) STRICT;"
+	"CREATE INDEX tags_by_build ON tags (build);"
+	"CREATE TABLE layers (key TEXT PRIMARY KEY, file TEXT NOT NULL, size INTEGER NOT NULL, used_at INTEGER NOT NULL) STRICT;"
+	"CREATE TABLE files (team TEXT NOT NULL, hash TEXT NOT NULL, file TEXT NOT NULL, size INTEGER NOT NULL, used_at INTEGER NOT NULL, PRIMARY KEY (team, hash)) STRICT",
 };
 
 static void bind_internet(struct stmt *q, int at, const struct sandbox *s)
@@ -91,9 +104,9 @@ int rows_put(struct store *st, const struct sandbox *s, enum sandbox_state state
 	cleanup_stmt struct stmt *q = store_prepare(st,
 		"INSERT INTO sandboxes (id, state, boot_id, started_at, end_at, deadline, generation, launch, handle, reason, detail, memory_kept, image,"
 		" resumed_from, auto_pause, allow_out, deny_out, start, internet, shutdown_at, shutdown, team, template_id, alias, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
-		" auto_resume, auto_pause_memory, timeout, metadata, origin, idempotency, fingerprint)"
+		" auto_resume, auto_pause_memory, timeout, metadata, origin, idempotency, fingerprint, build)"
 		" VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
-		" ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36)", err);
+		" ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37)", err);
 	if (!q)
 		return -EIO;
 	bind_changing(q, s, state);
@@ -112,6 +125,7 @@ int rows_put(struct store *st, const struct sandbox *s, enum sandbox_state state
 	stmt_text(q, 34, str_of(s->origin));
 	stmt_text(q, 35, str_of(s->idempotency));
 	stmt_text(q, 36, str_of(s->fingerprint));
+	stmt_text(q, 37, str_of(s->build));
 	return stmt_step(q, err);
 }
 
@@ -267,7 +281,7 @@ int rows_load(struct store *st, void (*fn)(struct sandbox *s, void *arg), void *
 		"SELECT id, state, team, template_id, alias, boot_id, started_at, end_at, deadline, cpu_count, memory_mb, disk_mb, secure, public_traffic,"
 		" internet, auto_pause, auto_resume, metadata, generation, launch, handle, reason, detail, auto_pause_memory, memory_kept, timeout, image,"
 		" resumed_from, allow_out, deny_out, start, origin, idempotency, fingerprint,"
-		" shutdown_at, shutdown FROM sandboxes", err);
+		" shutdown_at, shutdown, build FROM sandboxes", err);
 	if (!q)
 		return -EIO;
 	int e;
@@ -309,6 +323,7 @@ int rows_load(struct store *st, void (*fn)(struct sandbox *s, void *arg), void *
 		take(q, 33, s.fingerprint, sizeof(s.fingerprint));
 		s.shutdown_at = stmt_get_i64(q, 34);
 		s.shutdown = stmt_get_i64(q, 35);
+		take(q, 36, s.build, sizeof(s.build));
 		fn(&s, arg);
 	}
 	return e;

@@ -7,6 +7,11 @@
 /* For store_open(). */
 extern const char *const rows_migrations[RECORDS_VERSION];
 
+/* For files beside records.c: a write of another kind. *what is owned, release(what) follows; apply() runs on the writer's thread inside a transaction: 0 or -errno with *err. */
+void records_call(struct records *r, enum store_sync sync, int (*apply)(struct store *st, const void *what, struct error *err), void *what,
+	void (*release)(void *what), records_fn *fn, void *arg);
+struct store *records_reader(struct records *r);
+
 /* Inside a transaction of the caller's. */
 int rows_put(struct store *st, const struct sandbox *s, enum sandbox_state state, struct error *err);
 int rows_network(struct store *st, const struct sandbox *s, struct error *err);

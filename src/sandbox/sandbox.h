@@ -29,6 +29,7 @@ struct sandbox {
 	char id[SANDBOX_ID + 1];
 	enum sandbox_state state; /* only sandbox_set_state() writes it */
 	char team[65], template_id[65], alias[257];
+	char build[37];           /* of that template; "" = made by an older version */
 	int64_t started_at;       /* ns, CLOCK_REALTIME */
 	int64_t end_at;           /* what is shown: ns, CLOCK_REALTIME; SANDBOX_NEVER */
 	int64_t deadline;         /* what is run on: ns, CLOCK_BOOTTIME of boot_id; SANDBOX_NEVER */

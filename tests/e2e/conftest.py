@@ -25,13 +25,10 @@ def pytest_unconfigure(config):
 
 
 @contextlib.contextmanager
-def serving(prepare=None, **kwargs):
-    """A server that clients find in their environment, which is put back at the end; that comes with the leak check. prepare(server) is called before it starts."""
+def serving(**kwargs):
+    """A server that clients find in their environment, which is put back at the end; that comes with the leak check."""
     before = leak.snapshot()
-    s = Server(**kwargs)
-    if prepare:
-        prepare(s)
-    s.start()
+    s = Server(**kwargs).start()
     others = {name: os.environ.get(name) for name in s.env()}
     os.environ.update(s.env())
     try:

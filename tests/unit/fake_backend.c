@@ -801,3 +801,14 @@ const char *box_launch(const struct box *b)
 {
 	return "warm";
 }
+
+/* There are no mounts: any directory will do. */
+int backend_open_layers(struct backend *b, const char *const *paths, size_t n, int *fds, void (*done)(const struct error *err, void *arg), void *arg)
+{
+	for (size_t i = 0; i < n; i++) {
+		assert(access(paths[i], R_OK) == 0);
+		fds[i] = open(fake->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	}
+	done(NULL, arg);
+	return 0;
+}

@@ -347,6 +347,14 @@ void disk_thaw(int root)
 	ioctl(root, FITHAW, 0);
 }
 
+void disk_trim(const struct host *h, const struct disk *d)
+{
+	struct fstrim_range all = {.len = UINT64_MAX};
+	/* Blocks are free after the commit. */
+	if (d->root >= 0 && !h->options->disk_guarantee && syncfs(d->root) == 0)
+		ioctl(d->root, FITRIM, &all);
+}
+
 void disk_leave(struct disk *d)
 {
 	if (d->mount >= 0)

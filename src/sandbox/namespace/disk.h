@@ -44,6 +44,8 @@ void disk_mounted(const struct disk *d);
 /* The image stays; its loop device is given back. */
 void disk_unbind(struct host *h, struct disk *d);
 /* Closes descriptors only. */
+/* Gives the host back what files that were deleted have left, unless the disk is preallocated. Nothing writes to it. */
+void disk_trim(const struct host *h, const struct disk *d);
 void disk_leave(struct disk *d);
 
 #endif

@@ -297,6 +297,16 @@ int layers_clone(struct host *h, const char *path, int userns, unsigned *ret_num
 	pthread_mutex_unlock(&l->lock);
 	if (fd < 0)
 		return fd;
-	r = mount_idmap(fd, userns, err);
+	r = userns < 0 ? 0 : mount_idmap(fd, userns, err);
 	return r < 0 ? r : steal_fd(&fd);
+}
+
+int layers_open(struct host *h, const char *path, struct error *err)
+{
+	unsigned number;
+	cleanup_fd int mount = layers_clone(h, path, -1, &number, err);
+	if (mount < 0)
+		return mount;
+	int fd = openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? error_errno(err, -errno, "layer %s", path) : fd;
 }

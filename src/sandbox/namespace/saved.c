@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -21,12 +22,22 @@ enum {
 	FSCK_FIXED = 1, /* e2fsck(8): exit status */
 };
 
-/* "saved/NAME": NAME; anything else is no image of ours: NULL. */
+/* "directory/NAME": NAME; anything else is no image of ours: NULL. */
+static const char *name_in(const char *directory, const char *image)
+{
+	size_t n = strlen(directory);
+	const char *name = strncmp(image, directory, n) == 0 ? image + n : NULL;
+	return name && *name && *name != '.' && !strchr(name, '/') ? name : NULL;
+}
+
 static const char *name_of(const char *image)
 {
-	static const char directory[] = "saved/";
-	const char *name = strncmp(image, directory, sizeof(directory) - 1) == 0 ? image + sizeof(directory) - 1 : NULL;
-	return name && *name && *name != '.' && !strchr(name, '/') ? name : NULL;
+	return name_in("saved/", image);
+}
+
+bool saved_is_layer(const char *image)
+{
+	return name_in("images/", image) != NULL;
 }
 
 int saved_lock(int image, struct error *err)
@@ -86,10 +97,15 @@ static int settle(int image, uid_t unprivileged, struct error *err)
 int saved_keep(struct host *h, const char *name, const char *image, uid_t unprivileged, struct error *err)
 {
 	struct stat st;
-	const char *to = name_of(image);
+	char path[PATH_MAX];
+	const char *to = saved_is_layer(image) ? name_in("images/", image) : name_of(image);
 	if (!to)
 		return error_set(err, -EINVAL, 500, "'%s' is no name of a saved image", image);
-	if (fstatat(h->saved, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
+	snprintf(path, sizeof(path), "%s/images", h->dir);
+	cleanup_fd int dir = saved_is_layer(image) ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : fcntl(h->saved, F_DUPFD_CLOEXEC, 3);
+	if (dir < 0)
+		return error_errno(err, -errno, "%s", image);
+	if (fstatat(dir, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return 0;
 	cleanup_fd int fd = openat(h->disks, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
@@ -97,7 +113,7 @@ int saved_keep(struct host *h, const char *name, const char *image, uid_t unpriv
 	int r = settle(fd, unprivileged, err);
 	if (r < 0)
 		return r;
-	if (renameat(h->disks, name, h->saved, to) < 0 || fsync(h->saved) < 0 || fsync(h->disks) < 0)
+	if (renameat(h->disks, name, dir, to) < 0 || fsync(dir) < 0 || fsync(h->disks) < 0)
 		return error_errno(err, -errno, "saving disk image %s", name);
 	return 0;
 }

@@ -8,13 +8,16 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct host;
 
+/* The image becomes a layer ("images/NAME"). */
+bool saved_is_layer(const char *image);
 /* Waits until no loop device has the image any more, and locks it for this open file. 0, or -EBUSY after 10 s. */
 int saved_lock(int image, struct error *err);
-/* The image of an ended sandbox, <dir>/disks/<name>, becomes <dir>/<image> ("saved/NAME"): unmounted, checked if it was not unmounted cleanly (by a process with the id
+/* The image of an ended sandbox, <dir>/disks/<name>, becomes <dir>/<image> ("saved/NAME" or "images/NAME"): unmounted, checked if it was not unmounted cleanly (by a process with the id
  * `unprivileged`, which nobody else has now), durable. 0, also when it stands there already. -EUCLEAN: e2fsck cannot repair it by itself. */
 int saved_keep(struct host *h, const char *name, const char *image, uid_t unprivileged, struct error *err);
 /* Gives a saved image the name <dir>/disks/<name>, too, and opens it. The descriptor or -errno. */

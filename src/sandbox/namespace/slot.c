@@ -534,6 +534,9 @@ int slot_save(struct host *h, struct slot *s, const char *image, struct error *e
 	if (s->mnt >= 0)
 		close(steal_fd(&s->mnt));
 	slot_rest_close(&s->rest);
+	/* A layer is kept for long: what was deleted in it need not be. */
+	if (saved_is_layer(image))
+		disk_trim(h, &s->disk);
 	disk_leave(&s->disk);
 	int r = saved_keep(h, s->disk.name, image, host_uid(h, s->number), err);
 	if (r < 0)
