@@ -154,6 +154,11 @@ int options_read_file(struct options *o, const char *path, bool required, struct
 	return read_lines(o, path, buf_str(&text), err);
 }
 
+int options_read_text(struct options *o, const char *source, struct str text, struct error *err)
+{
+	return read_lines(o, source, text, err);
+}
+
 /* CUBICLE_POOL_MIN names pool.min; an option's own '_' and '.' both match '_'. */
 static const struct option *find_variable(struct str name)
 {

@@ -83,6 +83,8 @@ int options_set(struct options *o, struct str name, struct str value, const char
 
 /* Reads a file of `name = value` lines ('#' starts a comment). A missing file is an error only when `required`. */
 int options_read_file(struct options *o, const char *path, bool required, struct error *err);
+/* The same lines from memory; `source` is for errors. */
+int options_read_text(struct options *o, const char *source, struct str text, struct error *err);
 /* Takes every CUBICLE_... variable that names an option; an unknown one is an error unless it is in a short list of others' (CUBICLE_BACKEND...). */
 int options_read_env(struct options *o, char **environ, struct error *err);
 /* Takes options out of argv (from index 1), leaving the other words: new argc in *argc. "--" ends. */

@@ -259,6 +259,28 @@ int ask_end_box(struct ask *a, uint64_t box, struct error *err)
 	return call_ok(a, MSG_ID_end_box, &m, err);
 }
 
+static int take_secret(bool present, struct str from, char **to)
+{
+	*to = present ? str_dup(from) : NULL;
+	return present && !*to ? -ENOMEM : 0;
+}
+
+int ask_registry_login(struct ask *a, struct str registry, struct str repository, char **ret_username, char **ret_password, char **ret_identity_token, struct error *err)
+{
+	struct msg_registry_login m = {.registry = registry, .repository = repository};
+	union msg_any answer;
+	int r = call(a, MSG_ID_registry_login, &m, MSG_ID_registry_access, &answer, NULL, err);
+	if (r < 0)
+		return r;
+	const struct msg_registry_access *l = &answer.registry_access;
+	if (take_secret(msg_has(l, registry_access, username), l->username, ret_username) < 0 ||
+		take_secret(msg_has(l, registry_access, password), l->password, ret_password) < 0 ||
+		take_secret(msg_has(l, registry_access, identity_token), l->identity_token, ret_identity_token) < 0)
+		r = error_errno(err, -ENOMEM, "registry.auth");
+	explicit_bzero(a->storage, MSG_MAX);
+	return r;
+}
+
 int ask_open_file(struct ask *a, const char *hash, uint64_t *ret_size, struct error *err)
 {
 	struct msg_open_file m = {.hash = str_of(hash)};

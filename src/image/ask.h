@@ -55,6 +55,8 @@ int ask_open_box(struct ask *a, uint64_t box, unsigned port, struct error *err);
 /* key may be NULL: later builds do not find it. */
 int ask_seal_box(struct ask *a, uint64_t box, const char *key, struct ask_layer *ret, struct error *err);
 int ask_end_box(struct ask *a, uint64_t box, struct error *err);
+/* What the operator has for a registry (image/source.h, source_env.login). *ret's texts, NULL when there are none, are the caller's to free. */
+int ask_registry_login(struct ask *a, struct str registry, struct str repository, char **ret_username, char **ret_password, char **ret_identity_token, struct error *err);
 /* An uploaded file, for reading; the caller's, or -ENOENT. */
 int ask_open_file(struct ask *a, const char *hash, uint64_t *ret_size, struct error *err);
 

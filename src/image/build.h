@@ -62,17 +62,21 @@ struct box {
 	struct envd envd;
 };
 
-/* Texts of what is over; BUILD_CONFIG_INIT before. */
+/* Nothing said yet. 0 or -ENOMEM. */
 int build_config_init(struct build_config *c);
 void build_config_done(struct build_config *c);
 #define cleanup_build_config __attribute__((__cleanup__(build_config_done)))
+
+/* Replace a text (NULL is ""), a list (NULL: none) by copies. 0 or -ENOMEM. */
+int build_config_text(char **to, const char *text);
+int build_config_list(char ***to, const char *const *from);
 
 /* The log: levels 0 debug, 1 info, 2 warn, 3 error. No secrets. */
 void build_log(struct build *b, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Phases are those of cube.md D.3; the percentage never falls. */
 void build_progress(struct build *b, const char *phase, unsigned percent);
 
-/* ---- what something is made on (base.c). None of these may be called while build_layer() makes a layer: two builds would wait for each other. ---- */
+/* ---- what something is made on (build_base.c). None of these may be called while build_layer() makes a layer: two builds would wait for each other. ---- */
 
 /* An image of a registry; credentials may be NULL. *ret_config was initialised, and gets what the image says. */
 int build_from_image(struct build *b, const char *reference, const struct source_credentials *credentials, struct stack *ret, struct build_config *ret_config,
@@ -85,7 +89,7 @@ int build_from_scratch(struct build *b, struct stack *ret, struct error *err);
 /* What start_build.base names. */
 int build_from_base(struct build *b, struct stack *ret, struct build_config *ret_config, struct error *err);
 
-/* ---- doing something (box.c) ---- */
+/* ---- doing something (build_box.c) ---- */
 
 /*
  * What follows when `what` (any text that tells it apart from everything else: instruction, arguments, hash of the files, user, environment…) is done to the files: the
@@ -101,11 +105,14 @@ int build_layer(struct build *b, struct stack *s, struct str what, bool force, i
 int build_box_open(struct build *b, const struct stack *s, struct box *ret, struct error *err);
 void build_box_end(struct box *box);
 
+/* Merges layers until there are few enough for a template. */
+int build_squeeze(struct build *b, struct stack *s, struct error *err);
+
 /* A shell command in a box, its output in the log: `argv` with user (NULL: root), working directory and environment. 0; -errno with *err: it could not be started, or
  * "exit status 7", with the last lines that it wrote. `shown` is what the error calls the command. */
 int build_run(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err);
 
-/* ---- the end (finish.c) ---- */
+/* ---- the end (build.c) ---- */
 
 /* What becomes the template. */
 struct build_result {

@@ -65,6 +65,17 @@ int envd_upload_open(const struct envd *e, const char *path, struct envd_upload 
 int envd_upload_write(struct envd_upload *u, const void *p, size_t n, struct error *err);
 /* Ends the stream and waits for the answer. Frees *u in any case. */
 int envd_upload_finish(struct envd_upload *u, struct error *err);
+struct envd_file {
+	const char *path;  /* relative; "." = the directory itself */
+	mode_t mode;       /* with its type: S_IFDIR or S_IFREG */
+	uid_t uid;
+	gid_t gid;
+	struct str text;   /* of a file */
+};
+
+/* Places these below a directory, as an upload does. */
+int envd_place(const struct envd *e, const char *path, const struct envd_file *files, size_t n, struct error *err);
+
 /* Gives it up: the connection is closed. Takes NULL. */
 void envd_upload_abort(struct envd_upload *u);
 
