@@ -34,11 +34,11 @@ void build_done(struct build *b)
 	b->signals = -1;
 }
 
-static void set_number(json_t *body, const struct cli *c, const char *flag, const char *key)
+static void set_number(json_t *body, const struct cli *c, const char *flag, const char *key, json_int_t otherwise)
 {
 	const struct cli_value *v = cli_flag(c, flag);
-	if (v->set)
-		json_object_set_new(body, key, json_integer(v->number));
+	if (v->set || otherwise)
+		json_object_set_new(body, key, json_integer(v->set ? v->number : otherwise));
 }
 
 int build_make(struct build *b, struct error *err)
@@ -46,9 +46,9 @@ int build_make(struct build *b, struct error *err)
 	cleanup_json json_t *body = json_pack("{s:s}", "name", b->name), *made = NULL;
 	if (!body)
 		return error_set(err, -EINVAL, 400, "the template's name is no UTF-8");
-	set_number(body, b->cli, "cpu", "cpuCount");
-	set_number(body, b->cli, "memory", "memoryMB");
-	set_number(body, b->cli, "disk", "minFreeDiskMb");
+	set_number(body, b->cli, "cpu", "cpuCount", b->cpu);
+	set_number(body, b->cli, "memory", "memoryMB", b->memory);
+	set_number(body, b->cli, "disk", "minFreeDiskMb", b->disk);
 	int r = client_call(b->client, "POST", "/v3/templates", body, &made, NULL, err);
 	if (r < 0)
 		return r;
@@ -60,20 +60,24 @@ int build_make(struct build *b, struct error *err)
 	return 0;
 }
 
-/* A signal came, or comes within that time. */
+bool build_interrupted(int signals, int ms)
+{
+	struct signalfd_siginfo info;
+	struct pollfd p = {.fd = signals, .events = POLLIN};
+	int64_t end = clock_monotonic() + ms * NS_PER_MS, left;
+	while ((left = end - clock_monotonic(), poll(&p, 1, (int)MAX(left / NS_PER_MS, 0)) > 0)) {
+		/* The window's size is looked at whenever something is drawn. */
+		if (read(signals, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGWINCH)
+			return true;
+	}
+	return false;
+}
+
 static bool interrupted(struct build *b, int ms)
 {
 	if (b->signals < 0)
 		b->signals = exec_block_signals();
-	struct signalfd_siginfo info;
-	struct pollfd p = {.fd = b->signals, .events = POLLIN};
-	int64_t end = clock_monotonic() + ms * NS_PER_MS, left;
-	while ((left = end - clock_monotonic(), poll(&p, 1, (int)MAX(left / NS_PER_MS, 0)) > 0)) {
-		/* The window's size is looked at whenever something is drawn. */
-		if (read(b->signals, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGWINCH)
-			return true;
-	}
-	return false;
+	return build_interrupted(b->signals, ms);
 }
 
 struct sending {
@@ -105,6 +109,18 @@ int build_upload(struct build *b, int fd, uint64_t size, const char *hash, struc
 	return r < 0 ? error_wrap(err, r, "uploading") : 0;
 }
 
+static void print_text(struct build *b, struct str text)
+{
+	if (!b->to_stdout) {
+		progress_print(&b->progress, text);
+		return;
+	}
+	cleanup_buf struct buf safe = BUF_INIT;
+	print_safe(&safe, text);
+	progress_clear(&b->progress);
+	puts(buf_cstr(&safe) ? buf_cstr(&safe) : "");
+}
+
 static void print_entry(struct build *b, const json_t *entry)
 {
 	cleanup_buf struct buf line = BUF_INIT;
@@ -126,8 +142,8 @@ static void print_entry(struct build *b, const json_t *entry)
 		rest.n--;
 	/* What a program wrote is several lines. */
 	while (str_cut(rest, '\n', &one, &rest))
-		progress_print(&b->progress, one);
-	progress_print(&b->progress, rest);
+		print_text(b, one);
+	print_text(b, rest);
 }
 
 static int ask_status(struct build *b, size_t offset, json_t **ret, struct error *err)

@@ -19,7 +19,9 @@ struct build {
 	struct progress progress; /* of the whole command; progress_init() by build_init() */
 	char template_id[65], build_id[37];
 	char name[257];           /* as it was given */
+	json_int_t cpu, memory, disk; /* without --cpu, --memory, --disk; 0 = the server's default. Set between build_init() and build_make() */
 	char reason[1024], step[32]; /* why it failed, as the server told last */
+	bool to_stdout;           /* entries of the log go there: they are what was asked for */
 	int signals;              /* descriptor, or -1 */
 };
 
@@ -50,5 +52,8 @@ int build_run(struct build *b, json_t *body);
 
 /* The log of a build, from the first entry on; follow: until it ended. *ret_status gets how it is now ("ready", "error", …). 0, -EINTR after a signal, or -errno with *err. */
 int build_show_log(struct build *b, bool follow, char ret_status[16], struct error *err);
+
+/* A signal that ends a command came, or comes within that time; signals: exec_block_signals(). */
+bool build_interrupted(int signals, int ms);
 
 #endif

@@ -105,6 +105,59 @@ static const struct flag make_default_flags[] = {
 	{"no-cache", 0, FLAG_SWITCH, NULL, "Take nothing that earlier builds have left.", 0, 0},             \
 	{"no-wait", 0, FLAG_SWITCH, NULL, "Return when the build has begun.", 0, 0}
 
+#define SETTING_FLAGS                                                                                        \
+	{"start-cmd", 0, FLAG_TEXT, "COMMAND", "Shell command that runs in every sandbox from its start on.", 0, 0}, \
+	{"ready-cmd", 0, FLAG_TEXT, "COMMAND", "Shell command that ends with 0 when a sandbox is ready.", 0, 0}, \
+	{"probe-port", 0, FLAG_NUMBER, "PORT", "A sandbox is ready when it answers at this port.", 1, 65535}, \
+	{"probe-path", 0, FLAG_TEXT, "PATH", "... with 2xx to a GET of this path.", 0, 0},                      \
+	{"env", 'e', FLAG_PAIR, "KEY=VALUE", "Environment variable of every command; KEY alone passes ours on. Repeatable.", 0, 0}, \
+	{"user", 'u', FLAG_TEXT, "USER", "User of commands that name none (default: the image's).", 0, 0},     \
+	{"workdir", 'w', FLAG_TEXT, "DIR", "Directory of commands that name none (default: the image's).", 0, 0}, \
+	{"e2b", 0, FLAG_SWITCH, NULL, "Add what E2B's builder adds: the user `user`, who may sudo, as the default.", 0, 0}
+
+static const struct flag template_create_flags[] = {
+	{"image", 0, FLAG_TEXT, "REF", "An image of a registry; the server pulls it.", 0, 0},
+	{"template", 0, FLAG_TEXT, "TEMPLATE", "Another template, with a tag or not.", 0, 0},
+	{"sandbox", 0, FLAG_TEXT, "SANDBOX", "A running sandbox, as it is now.", 0, 0},
+	{"snapshot", 0, FLAG_TEXT, "SNAPSHOT", "A snapshot.", 0, 0},
+	{"rootfs", 0, FLAG_TEXT, "PATH", "A root file system: a directory, or a tar (gzip, zstd, xz or bzip2, or not compressed).", 0, 0},
+	{"oci-layout", 0, FLAG_TEXT, "PATH[:TAG]", "An OCI image layout: a directory, or a tar of one.", 0, 0},
+	{"docker-archive", 0, FLAG_TEXT, "PATH[:NAME]", "What `docker save` wrote.", 0, 0},
+	{"packages", 0, FLAG_TEXT, "A,B,...", "Debian, with these packages; made on this machine by mmdebstrap.", 0, 0},
+	{"suite", 0, FLAG_TEXT, "NAME", "... of this release (default bookworm).", 0, 0},
+	{"mirror", 0, FLAG_TEXT, "URL", "... from this mirror (default: this machine's own sources).", 0, 0},
+	{"username", 0, FLAG_TEXT, "USER", "Who pulls the image (default: what `docker login` has stored for its registry).", 0, 0},
+	{"password-stdin", 0, FLAG_SWITCH, NULL, "... with the password that comes on standard input.", 0, 0},
+	{"aws-region", 0, FLAG_TEXT, "REGION", "Amazon's registry there, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.", 0, 0},
+	{"gcp-key", 0, FLAG_TEXT, "FILE", "Google's registry, with the key of a service account (JSON).", 0, 0},
+	SETTING_FLAGS,
+	BUILD_FLAGS,
+	{0},
+};
+
+static const struct flag template_import_flags[] = {SETTING_FLAGS, BUILD_FLAGS, {0}};
+
+static const struct flag template_logs_flags[] = {
+	{"follow", 'f', FLAG_SWITCH, NULL, "Go on until the build ends.", 0, 0},
+	{0},
+};
+
+static const struct flag template_delete_flags[] = {
+	{"force", 0, FLAG_SWITCH, NULL, "Also while sandboxes use it: they keep what they stand on.", 0, 0},
+	{0},
+};
+
+static const struct flag template_export_flags[] = {
+	{"output", 'o', FLAG_TEXT, "FILE", "Where to.", 0, 0},
+	{0},
+};
+
+static const struct flag template_gc_flags[] = {
+	{"dry-run", 0, FLAG_SWITCH, NULL, "Only show what would be removed.", 0, 0},
+	{"older-than", 0, FLAG_TEXT, "TIME", "Only what was not used for that long: 90s, 30m, 12h, 7d (default: all).", 0, 0},
+	{0},
+};
+
 #define QUOTA_FLAGS                                                                                          \
 	{"sandboxes", 0, FLAG_TEXT, "N", "Most sandboxes that run at once: a number, `none`, or `default` for the server's option.", 0, 0}, \
 	{"creates", 0, FLAG_TEXT, "N", "Most sandboxes that are started in a second, likewise.", 0, 0},      \
@@ -155,7 +208,26 @@ const struct command commands[] = {
 		cmd_sandbox_kill},
 	{"snapshot list", "", "List the snapshots, the newest first.", NULL, snapshot_list_flags, 0, 0, REST_NONE, 0, cmd_snapshot_list},
 	{"snapshot delete", "SNAPSHOT...", "Delete snapshots, given by id or name.", "Sandboxes that were made from one go on.", NULL, 1, CLI_MAX_WORDS, REST_NONE, 0, cmd_snapshot_delete},
+	{"template create", "NAME", "Make a template of an image, an archive, a root file system, a sandbox, or Debian packages.",
+		"NAME may end in :TAG. Exactly one of the first eight flags says what it is made of. Shows the log, and prints the template's id when it is ready; a name that exists means the new build from then on.",
+		template_create_flags, 1, 1, REST_NONE, 0, cmd_template_create},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},
+	{"template info", "TEMPLATE", "Show a template: its builds, their tags, its layers.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_template_info},
+	{"template logs", "TEMPLATE [BUILD]", "Show the log of a build, by default of the newest.", "TEMPLATE with a tag means the build of the tag; the beginning of a build's id is enough.",
+		template_logs_flags, 1, 2, REST_NONE, 0, cmd_template_logs},
+	{"template tag", "TEMPLATE TAG...", "Give tags to a build of a template.", "TEMPLATE with a tag means the build of that tag, else that of `default`.", NULL, 2, CLI_MAX_WORDS, REST_NONE, 0,
+		cmd_template_tag},
+	{"template untag", "TEMPLATE TAG...", "Take tags away from a template.", NULL, NULL, 2, CLI_MAX_WORDS, REST_NONE, 0, cmd_template_untag},
+	{"template publish", "TEMPLATE", "Let other teams use a template.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_template_publish},
+	{"template unpublish", "TEMPLATE", "Keep a template to its own team again.", "Sandboxes that others made go on.", NULL, 1, 1, REST_NONE, 0, cmd_template_unpublish},
+	{"template delete", "TEMPLATE...", "Delete templates.", "TEMPLATE with a tag means the build of that tag only; the template goes with its last one.", template_delete_flags, 1, CLI_MAX_WORDS,
+		REST_NONE, 0, cmd_template_delete},
+	{"template export", "TEMPLATE", "Write a template into a file that `skopeo`, `docker load` and `template import` read.",
+		"The file is a tar of an OCI image layout with one layer: the file system of a sandbox of the template, as it is when it starts.", template_export_flags, 1, 1, REST_NONE, 0,
+		cmd_template_export},
+	{"template import", "FILE NAME", "Make a template of such a file, of what `docker save` wrote, or of a tar of a root file system.",
+		"What the file says of user, directory, variables and commands is kept, unless a flag says otherwise.", template_import_flags, 2, 2, REST_NONE, 0, cmd_template_import},
+	{"template gc", "", "Remove images and layers that no template and no sandbox uses.", "Needs root on the server's machine.", template_gc_flags, 0, 0, REST_NONE, 0, cmd_template_gc, true},
 	{"template make-default", "[NAME...]", "Make the templates `base` and `code-interpreter-v1`.",
 		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "
 		"2.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",

@@ -46,6 +46,21 @@ int cmd_team_delete(struct cli *c);
 
 /* commands_template.c */
 int cmd_template_list(struct cli *c);
+int cmd_template_info(struct cli *c);
+int cmd_template_logs(struct cli *c);
+int cmd_template_tag(struct cli *c);
+int cmd_template_untag(struct cli *c);
+int cmd_template_publish(struct cli *c);
+int cmd_template_unpublish(struct cli *c);
+int cmd_template_delete(struct cli *c);
+int cmd_template_gc(struct cli *c);
+
+/* template_create.c */
+int cmd_template_create(struct cli *c);
+int cmd_template_import(struct cli *c);
+
+/* template_export.c */
+int cmd_template_export(struct cli *c);
 
 /* commands_pool.c */
 int cmd_pool_set(struct cli *c);
