@@ -262,7 +262,8 @@ static int describe(struct build_box *x, const struct msg_start_box *m, struct e
 	s->cpu_count = r->cpu_count ? r->cpu_count : (uint32_t)o->sandbox_cpu;
 	s->memory_mb = r->memory_mb ? r->memory_mb : (uint32_t)o->sandbox_memory;
 	s->disk_mb = MAX(r->disk_mb ? r->disk_mb : (uint32_t)o->sandbox_disk, (uint32_t)OTHERS_MB);
-	int e = live_merge_envs(s, (struct msg_map){STR("")}, (struct msg_map){STR("")}, &envs, err);
+	uint64_t none = 0;
+	int e = live_merge_envs(s, (struct msg_map){STR("")}, &none, (struct msg_map){STR("")}, &envs, err);
 	struct msg_start start = {.layers = m->layers, .user = m->user, .workdir = STR(""), .envs = {buf_str(&envs)}, .services = {STR("")}};
 	return e < 0 ? e : msg_encode(MSG_ID_start, &start, 0, &s->start, err);
 }
