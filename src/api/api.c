@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -57,6 +58,7 @@ int api_new(const struct api_config *c, struct api **ret, struct error *err)
 	if (!a)
 		return error_errno(err, -ENOMEM, "api");
 	a->config = *c;
+	random_bytes(a->upload_key, sizeof(a->upload_key));
 	if (!(a->counts = request_counts_new())) {
 		free(a);
 		return error_errno(err, -ENOMEM, "api");

@@ -68,8 +68,8 @@ static struct str trim_space(struct str s)
 int decode_template_reference(struct str s, struct template_reference *ret, struct error *err)
 {
 	struct str trimmed = trim_space(s), tag = STR("default"), space = STR("x");
-	char lower[REFERENCE_MAX + 1];
-	if (trimmed.n == 0 || trimmed.n > REFERENCE_MAX)
+	char lower[TEMPLATE_REFERENCE_MAX + 1];
+	if (trimmed.n == 0 || trimmed.n > TEMPLATE_REFERENCE_MAX)
 		goto refuse;
 	for (size_t i = 0; i < trimmed.n; i++)
 		lower[i] = trimmed.p[i] >= 'A' && trimmed.p[i] <= 'Z' ? (char)(trimmed.p[i] + 32) : trimmed.p[i];
@@ -86,7 +86,7 @@ int decode_template_reference(struct str s, struct template_reference *ret, stru
 	memcpy(ret->tag, tag.p, tag.n);
 	return 0;
 refuse:
-	return error_set(err, -EINVAL, 400, "Invalid template reference: %.*s", (int)MIN(s.n, (size_t)REFERENCE_MAX), s.p);
+	return error_set(err, -EINVAL, 400, "Invalid template reference: %.*s", (int)MIN(s.n, (size_t)TEMPLATE_REFERENCE_MAX), s.p);
 }
 
 int decode_metadata_filter(struct str s, struct buf *ret, struct error *err)

@@ -11,12 +11,12 @@
 /* A sandbox id of a path: [a-z0-9]+, also in the old form <id>-<client id>. *ret is a view into s. 0, or -EINVAL with *err (400). */
 int decode_sandbox_id(struct str s, struct str *ret, struct error *err);
 
-enum { REFERENCE_MAX = 255 };
+enum { TEMPLATE_REFERENCE_MAX = 255 };
 
 /* "[namespace/]alias[:tag]", trimmed and lower-cased; the tag "default" is none. */
 struct template_reference {
-	char name[REFERENCE_MAX + 1]; /* with the namespace, without the tag */
-	char tag[REFERENCE_MAX + 1];  /* empty = none */
+	char name[TEMPLATE_REFERENCE_MAX + 1]; /* with the namespace, without the tag */
+	char tag[TEMPLATE_REFERENCE_MAX + 1];  /* empty = none */
 };
 /* 0, or -EINVAL with *err (400). */
 int decode_template_reference(struct str s, struct template_reference *ret, struct error *err);

@@ -26,7 +26,8 @@ void handle_fork(struct api_request *r);
 void handle_snapshot(struct api_request *r);
 void handle_snapshots(struct api_request *r);
 void handle_rollback(struct api_request *r);
-void handle_template_delete(struct api_request *r);
+/* DELETE /templates/{templateID} of what is no template. */
+void handle_snapshot_delete(struct api_request *r);
 
 /* list.c */
 void handle_get(struct api_request *r);
@@ -54,7 +55,34 @@ void handle_no_prometheus(struct api_request *r);
 void handle_templates(struct api_request *r);
 void handle_template(struct api_request *r);
 void handle_template_alias(struct api_request *r);
+void handle_templates_v2(struct api_request *r);
+void handle_default_templates(struct api_request *r);
 void handle_reload_templates(struct api_request *r);
+
+/* template_builds.c, template_log.c, template_files.c: E2B's builder */
+void handle_template_make(struct api_request *r);
+void handle_template_make_v2(struct api_request *r);
+void handle_build_start(struct api_request *r);
+void handle_build_status(struct api_request *r);
+void handle_build_log(struct api_request *r);
+void handle_upload_link(struct api_request *r);
+void handle_upload(struct api_request *r);
+
+/* template_tags.c: what names and tags mean, who may use a template, its end */
+void handle_tags(struct api_request *r);
+void handle_tags_assign(struct api_request *r);
+void handle_tags_remove(struct api_request *r);
+void handle_tag_exists(struct api_request *r);
+void handle_tag_count(struct api_request *r);
+void handle_template_change(struct api_request *r);
+void handle_template_delete(struct api_request *r);
+
+/* template_cube.c: Cube's */
+void handle_cube_make(struct api_request *r);
+void handle_cube_rebuild(struct api_request *r);
+void handle_cube_alias(struct api_request *r);
+void handle_compat(struct api_request *r);
+void handle_compat_adopt(struct api_request *r);
 
 /* key_routes.c: of the caller's team; on /admin/ of all teams */
 void handle_keys(struct api_request *r);

@@ -1,9 +1,7 @@
-#include "api/index.h"
+#include "api/index_impl.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/map.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -20,25 +18,6 @@ struct end_record {
 	char bytes[];
 };
 
-struct sandbox_index {
-	struct map by_id;              /* -> struct index_sandbox */
-	struct map by_name;            /* team, NUL, name of its create -> the same */
-	struct index_sandbox **sorted; /* ascending (started_at, id) */
-	size_t count, cap;
-	struct map templates;          /* id -> struct index_template, owned */
-	struct index_template **template_list;
-	size_t template_count, template_cap;
-	struct map snapshots;          /* id -> struct index_snapshot, owned */
-	struct index_snapshot **snapshot_list; /* ascending (created_at, id) */
-	size_t snapshot_count, snapshot_cap;
-	struct map ends;               /* id -> struct end_record */
-	struct end_record *first_end, **last_end;
-	size_t end_count;
-	struct index_listener *listeners;
-	uint64_t epoch, sequence;
-	bool syncing, ready;
-};
-
 struct sandbox_index *index_new(void)
 {
 	struct sandbox_index *ix = calloc(1, sizeof(*ix));
@@ -53,10 +32,7 @@ void index_free(struct sandbox_index *ix)
 		return;
 	for (size_t i = 0; i < ix->count; i++)
 		free(ix->sorted[i]);
-	for (size_t i = 0; i < ix->template_count; i++)
-		free(ix->template_list[i]);
-	for (size_t i = 0; i < ix->snapshot_count; i++)
-		free(ix->snapshot_list[i]);
+	index_templates_free(ix);
 	while (ix->first_end) {
 		struct end_record *e = ix->first_end;
 		ix->first_end = e->next;
@@ -64,12 +40,8 @@ void index_free(struct sandbox_index *ix)
 	}
 	map_done(&ix->by_id);
 	map_done(&ix->by_name);
-	map_done(&ix->templates);
-	map_done(&ix->snapshots);
 	map_done(&ix->ends);
 	free(ix->sorted);
-	free(ix->template_list);
-	free(ix->snapshot_list);
 	free(ix);
 }
 
@@ -126,20 +98,6 @@ const struct index_sandbox *index_find(const struct sandbox_index *ix, struct st
 	return map_get(&ix->by_id, id);
 }
 
-/* Bytes of a key of by_name: team (64), NUL, name (255), as long as messages allow them. */
-struct name_key {
-	char bytes[64 + 1 + 255];
-};
-
-static struct str name_key(struct name_key *k, struct str team, struct str name)
-{
-	assert(team.n <= 64 && name.n <= 255);
-	memcpy(k->bytes, team.p, team.n);
-	k->bytes[team.n] = 0;
-	memcpy(k->bytes + team.n + 1, name.p, name.n);
-	return str_n(k->bytes, team.n + 1 + name.n);
-}
-
 const struct index_sandbox *index_named(const struct sandbox_index *ix, struct str team, struct str name)
 {
 	struct name_key k;
@@ -173,7 +131,7 @@ const struct index_sandbox *index_at(const struct sandbox_index *ix, size_t i)
 	return ix->sorted[i];
 }
 
-static int compare(int64_t a_at, struct str a, int64_t b_at, struct str b)
+int index_compare(int64_t a_at, struct str a, int64_t b_at, struct str b)
 {
 	if (a_at != b_at)
 		return a_at < b_at ? -1 : 1;
@@ -181,22 +139,7 @@ static int compare(int64_t a_at, struct str a, int64_t b_at, struct str b)
 	return r ? r : a.n < b.n ? -1 : a.n > b.n;
 }
 
-size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct str id)
-{
-	size_t low = 0, high = ix->count;
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		const struct index_sandbox *s = ix->sorted[middle];
-		if (compare(s->started_at, s->id, started_at, id) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* Room for one more pointer in a growing array: 0 or -ENOMEM. */
-static int make_room(void *array, size_t count, size_t *cap)
+int index_make_room(void *array, size_t count, size_t *cap)
 {
 	if (count < *cap)
 		return 0;
@@ -207,6 +150,20 @@ static int make_room(void *array, size_t count, size_t *cap)
 	*(void **)array = p;
 	*cap = more;
 	return 0;
+}
+
+size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct str id)
+{
+	size_t low = 0, high = ix->count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct index_sandbox *s = ix->sorted[middle];
+		if (index_compare(s->started_at, s->id, started_at, id) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
 }
 
 static void sorted_insert(struct sandbox_index *ix, struct index_sandbox *s)
@@ -223,15 +180,6 @@ static void sorted_remove(struct sandbox_index *ix, const struct index_sandbox *
 	assert(at < ix->count && ix->sorted[at] == s);
 	memmove(ix->sorted + at, ix->sorted + at + 1, (ix->count - at - 1) * sizeof(ix->sorted[0]));
 	ix->count--;
-}
-
-/* Copies the bytes of a view behind *to and points the view at the copy. */
-static void keep(char **to, struct str *s)
-{
-	if (s->n)
-		memcpy(*to, s->p, s->n);
-	s->p = *to;
-	*to += s->n;
 }
 
 static struct index_sandbox *sandbox_of(const struct msg_sandbox *m)
@@ -372,7 +320,7 @@ static int put_live(struct sandbox_index *ix, const struct msg_sandbox *m)
 		return 0; /* an answer that its own end overtook */
 	struct index_sandbox *s = sandbox_of(m);
 	void *ignored;
-	if (!s || make_room(&ix->sorted, ix->count, &ix->cap) < 0 || map_put(&ix->by_id, s->id, s, &ignored) < 0) {
+	if (!s || index_make_room(&ix->sorted, ix->count, &ix->cap) < 0 || map_put(&ix->by_id, s->id, s, &ignored) < 0) {
 		free(s);
 		return -ENOMEM;
 	}
@@ -416,180 +364,12 @@ void index_begin(struct sandbox_index *ix)
 		ix->sorted[i]->sequence = 0; /* a new node may count anew */
 }
 
-static void template_vanish(struct sandbox_index *ix, struct index_template *t)
-{
-	map_del(&ix->templates, t->id);
-	for (size_t i = 0; i < ix->template_count; i++)
-		if (ix->template_list[i] == t) {
-			memmove(ix->template_list + i, ix->template_list + i + 1, (--ix->template_count - i) * sizeof(ix->template_list[0]));
-			break;
-		}
-	free(t);
-}
-
-int index_put_template(struct sandbox_index *ix, const struct msg_template *m)
-{
-	struct index_template *old = map_get(&ix->templates, m->id);
-	if (msg_has(m, template, gone) && m->gone) {
-		if (old)
-			template_vanish(ix, old);
-		return 0;
-	}
-	struct index_template t = {.id = m->id, .build_id = m->build_id, .created_at = m->created_at, .cpu_count = m->cpu_count,
-		.memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .size = m->size, .epoch = ix->epoch};
-	if (msg_has(m, template, alias))
-		t.alias = m->alias;
-	struct index_template *copy = malloc(sizeof(t) + t.id.n + t.alias.n + t.build_id.n);
-	void *ignored;
-	if (!copy || make_room(&ix->template_list, ix->template_count, &ix->template_cap) < 0 ||
-		map_put(&ix->templates, t.id, copy, &ignored) < 0) {
-		free(copy);
-		return -ENOMEM;
-	}
-	char *to = (char *)(copy + 1);
-	keep(&to, &t.id);
-	keep(&to, &t.alias);
-	keep(&to, &t.build_id);
-	*copy = t;
-	for (size_t i = 0; old && i < ix->template_count; i++)
-		if (ix->template_list[i] == old) {
-			ix->template_list[i] = copy;
-			free(old);
-			return 0;
-		}
-	ix->template_list[ix->template_count++] = copy;
-	return 0;
-}
-
-const struct index_template *index_template_find(const struct sandbox_index *ix, struct str reference)
-{
-	const struct index_template *t = map_get(&ix->templates, reference);
-	for (size_t i = 0; !t && reference.n && i < ix->template_count; i++)
-		if (str_eq(ix->template_list[i]->alias, reference))
-			t = ix->template_list[i];
-	return t;
-}
-
-size_t index_template_count(const struct sandbox_index *ix)
-{
-	return ix->template_count;
-}
-
-const struct index_template *index_template_at(const struct sandbox_index *ix, size_t i)
-{
-	assert(i < ix->template_count);
-	return ix->template_list[i];
-}
-
-/* Snapshots */
-
-const struct index_snapshot *index_snapshot_find(const struct sandbox_index *ix, struct str id)
-{
-	return map_get(&ix->snapshots, id);
-}
-
-const struct index_snapshot *index_snapshot_named(const struct sandbox_index *ix, struct str team, struct str name)
-{
-	for (size_t i = ix->snapshot_count; i-- > 0 && name.n;) {
-		const struct index_snapshot *s = ix->snapshot_list[i];
-		if (str_eq(s->name, name) && str_eq(s->team, team))
-			return s;
-	}
-	return NULL;
-}
-
-size_t index_snapshot_count(const struct sandbox_index *ix)
-{
-	return ix->snapshot_count;
-}
-
-const struct index_snapshot *index_snapshot_at(const struct sandbox_index *ix, size_t i)
-{
-	assert(i < ix->snapshot_count);
-	return ix->snapshot_list[i];
-}
-
-size_t index_snapshot_position(const struct sandbox_index *ix, int64_t created_at, struct str id)
-{
-	size_t low = 0, high = ix->snapshot_count;
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		const struct index_snapshot *s = ix->snapshot_list[middle];
-		if (compare(s->created_at, s->id, created_at, id) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-static void snapshot_unlist(struct sandbox_index *ix, const struct index_snapshot *s)
-{
-	size_t at = index_snapshot_position(ix, s->created_at, s->id);
-	assert(at < ix->snapshot_count && ix->snapshot_list[at] == s);
-	memmove(ix->snapshot_list + at, ix->snapshot_list + at + 1, (--ix->snapshot_count - at) * sizeof(ix->snapshot_list[0]));
-}
-
-void index_snapshot_deleted(struct sandbox_index *ix, struct str id)
-{
-	struct index_snapshot *s = map_get(&ix->snapshots, id);
-	if (!s)
-		return;
-	snapshot_unlist(ix, s);
-	map_del(&ix->snapshots, s->id);
-	free(s);
-}
-
-int index_put_snapshot(struct sandbox_index *ix, const struct msg_snapshot *m)
-{
-	if (msg_has(m, snapshot, gone) && m->gone) {
-		index_snapshot_deleted(ix, m->id);
-		return 0;
-	}
-	struct index_snapshot *old = map_get(&ix->snapshots, m->id);
-	struct index_snapshot s = {.id = m->id, .team = m->team, .sandbox = m->sandbox, .template_id = m->template_id, .created_at = m->created_at,
-		.cpu_count = m->cpu_count, .memory_mb = m->memory_mb, .disk_mb = m->disk_mb, .size = m->size, .epoch = ix->epoch};
-	if (msg_has(m, snapshot, name))
-		s.name = m->name;
-	struct index_snapshot *copy = malloc(sizeof(s) + s.id.n + s.team.n + s.name.n + s.sandbox.n + s.template_id.n);
-	void *ignored;
-	if (!copy || make_room(&ix->snapshot_list, ix->snapshot_count, &ix->snapshot_cap) < 0) {
-		free(copy);
-		return -ENOMEM;
-	}
-	char *to = (char *)(copy + 1);
-	keep(&to, &s.id);
-	keep(&to, &s.team);
-	keep(&to, &s.name);
-	keep(&to, &s.sandbox);
-	keep(&to, &s.template_id);
-	*copy = s;
-	if (map_put(&ix->snapshots, copy->id, copy, &ignored) < 0) {
-		free(copy);
-		return -ENOMEM;
-	}
-	if (old) {
-		snapshot_unlist(ix, old);
-		free(old);
-	}
-	size_t at = index_snapshot_position(ix, copy->created_at, copy->id);
-	memmove(ix->snapshot_list + at + 1, ix->snapshot_list + at, (ix->snapshot_count - at) * sizeof(ix->snapshot_list[0]));
-	ix->snapshot_list[at] = copy;
-	ix->snapshot_count++;
-	return 0;
-}
-
 void index_synced(struct sandbox_index *ix, uint64_t sequence)
 {
 	for (size_t i = ix->count; i-- > 0;)
 		if (ix->sorted[i]->epoch != ix->epoch)
 			vanish(ix, ix->sorted[i]);
-	for (size_t i = ix->template_count; i-- > 0;)
-		if (ix->template_list[i]->epoch != ix->epoch)
-			template_vanish(ix, ix->template_list[i]);
-	for (size_t i = ix->snapshot_count; i-- > 0;)
-		if (ix->snapshot_list[i]->epoch != ix->epoch)
-			index_snapshot_deleted(ix, ix->snapshot_list[i]->id);
+	index_templates_synced(ix);
 	ix->sequence = sequence;
 	ix->syncing = false;
 	ix->ready = true;

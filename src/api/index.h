@@ -36,9 +36,22 @@ struct index_sandbox {
 
 struct index_template {
 	struct str id, alias, build_id;
-	int64_t created_at;
-	uint64_t cpu_count, memory_mb, disk_mb, size;
+	struct str team;                         /* empty = everybody's, of this machine */
+	struct str kind;                         /* whose API made it: "e2b", "cube", "image"; empty = of this machine */
+	struct str status, last_error;           /* of the newest build; status is never empty */
+	struct str reference;                    /* of kind image; may be empty */
+	struct str source;                       /* JSON: what was asked for, without secrets; may be empty */
+	struct msg_map tags;                     /* tag -> "build id created_at" */
+	bool public;                             /* others than its team may use it */
+	int64_t created_at, updated_at;          /* ns, CLOCK_REALTIME */
+	uint64_t cpu_count, memory_mb, disk_mb, size, build_count;
 	uint64_t epoch; /* private */
+};
+
+/* What a tag of a template means. */
+struct index_tag {
+	struct str tag, build_id;
+	int64_t created_at;
 };
 
 struct index_snapshot {
@@ -94,8 +107,16 @@ const struct index_sandbox *index_at(const struct sandbox_index *ix, size_t i);
 /* Position of the first entry >= (started_at, id); index_count() when there is none. */
 size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct str id);
 
-/* By template id, then by alias; NULL. */
-const struct index_template *index_template_find(const struct sandbox_index *ix, struct str reference);
+/* By its id; NULL. */
+const struct index_template *index_template_find(const struct sandbox_index *ix, struct str id);
+/* By the name that a team gave it, ready or not; of this machine with an empty team. NULL. */
+const struct index_template *index_template_named(const struct sandbox_index *ix, struct str team, struct str name);
+/* The one of that name that its team lets others use: has a build that is ready; of several the one that is there longest. NULL. */
+const struct index_template *index_template_public(const struct sandbox_index *ix, struct str name);
+/* Takes the next tag off *rest (start with t->tags.raw); false at the end. One of this machine has none there. */
+bool index_tag_next(struct str *rest, struct index_tag *ret);
+/* The build that a tag means ("default" for none); false when it means none. */
+bool index_template_tag(const struct index_template *t, struct str tag, struct index_tag *ret);
 size_t index_template_count(const struct sandbox_index *ix);
 const struct index_template *index_template_at(const struct sandbox_index *ix, size_t i);
 
@@ -118,7 +139,8 @@ int index_put_snapshot(struct sandbox_index *ix, const struct msg_snapshot *m);
 void index_synced(struct sandbox_index *ix, uint64_t sequence);
 /* The node answered a kill: gone from every list before the client hears of it, whether the event came already or not. */
 void index_killed(struct sandbox_index *ix, struct str id);
-/* The node answered the deletion of a snapshot: likewise. */
+/* The node answered the deletion of a template or a snapshot: likewise. */
+void index_template_deleted(struct sandbox_index *ix, struct str id);
 void index_snapshot_deleted(struct sandbox_index *ix, struct str id);
 
 #endif

@@ -3,7 +3,7 @@
 #include "api/idempotency.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 

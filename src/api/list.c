@@ -2,7 +2,7 @@
 #include "api/handlers.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "io/url.h"
@@ -18,7 +18,7 @@ struct list_query {
 	bool running, paused, ascending;
 	bool has_started_after;
 	int64_t started_after; /* inclusive, to the microsecond */
-	char template_id[REFERENCE_MAX + 1]; /* empty = any */
+	char template_id[TEMPLATE_REFERENCE_MAX + 1]; /* empty = any */
 	size_t limit;
 	bool has_cursor;
 	struct cursor cursor;

@@ -14,7 +14,7 @@ struct node_call {
 	uint64_t request;
 	int64_t deadline; /* CLOCK_BOOTTIME */
 	uint16_t expects; /* message id of the answer; MSG_ID_ok where it brings nothing */
-	char killed[33], deleted[33]; /* id of the sandbox, the snapshot that leaves the index when the answer is ok */
+	char killed[33], deleted[65]; /* id of the sandbox; of the snapshot or template that leaves the index when the answer is ok */
 	node_done_fn *done; /* NULL = cancelled: only the bookkeeping is left */
 	void *arg;
 	void (*ended)(void *arg); /* or NULL */
@@ -156,12 +156,13 @@ static void answer(struct node_client *nc, struct chan_message *m)
 	if (err.code) {
 		a.err = &err;
 		a.body = NULL;
-	} else if (m->header.type == MSG_ID_stream) {
+	} else if (m->header.type == MSG_ID_stream || m->header.type == MSG_ID_file_writer) {
 		a.fd = steal_fd(&m->fds[0]);
 	} else if (m->header.type == MSG_ID_ok && c->killed[0]) {
 		index_killed(nc->index, str_of(c->killed));
 	} else if (m->header.type == MSG_ID_ok && c->deleted[0]) {
 		index_snapshot_deleted(nc->index, str_of(c->deleted));
+		index_template_deleted(nc->index, str_of(c->deleted));
 	}
 	finish(c, &a);
 }
@@ -257,7 +258,8 @@ bool node_client_connected(const struct node_client *nc)
 	return nc->chan != NULL;
 }
 
-static struct node_call *call(struct node_client *nc, enum msg_id type, const void *m, enum msg_id expects, node_done_fn *done, void *arg,
+/* fd -1: the message carries none. */
+static struct node_call *call_with(struct node_client *nc, enum msg_id type, const void *m, int fd, enum msg_id expects, node_done_fn *done, void *arg,
 	struct error *err)
 {
 	if (!nc->chan) {
@@ -276,7 +278,7 @@ static struct node_call *call(struct node_client *nc, enum msg_id type, const vo
 		error_set(err, -ENOMEM, 503, "the server is out of memory");
 		return NULL;
 	}
-	int r = chan_send(nc->chan, type, m, c->request, NULL, 0, err);
+	int r = chan_send(nc->chan, type, m, c->request, &fd, fd >= 0, err);
 	if (r < 0) {
 		map_del(&nc->calls, MAP_KEY(c->request));
 		free(c);
@@ -290,6 +292,12 @@ static struct node_call *call(struct node_client *nc, enum msg_id type, const vo
 		nc->first->previous = c;
 	nc->first = c;
 	return c;
+}
+
+static struct node_call *call(struct node_client *nc, enum msg_id type, const void *m, enum msg_id expects, node_done_fn *done, void *arg,
+	struct error *err)
+{
+	return call_with(nc, type, m, -1, expects, done, arg, err);
 }
 
 struct node_call *node_create(struct node_client *nc, const struct msg_create *m, node_done_fn *done, void *arg, struct error *err)
@@ -395,6 +403,77 @@ struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *do
 {
 	struct msg_reload_templates m = {0};
 	return call(nc, MSG_ID_reload_templates, &m, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_make_template(struct node_client *nc, const struct msg_make_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_make_template, m, MSG_ID_build_made, done, arg, err);
+}
+
+struct node_call *node_start_build(struct node_client *nc, const struct msg_start_build *m, int spec, node_done_fn *done, void *arg, struct error *err)
+{
+	return call_with(nc, MSG_ID_start_build, m, spec, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_build_status(struct node_client *nc, const struct msg_build_status *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_build_status, m, MSG_ID_build_page, done, arg, err);
+}
+
+struct node_call *node_await_build(struct node_client *nc, const struct msg_await_build *m, node_done_fn *done, void *arg, struct error *err)
+{
+	struct node_call *c = call(nc, MSG_ID_await_build, m, MSG_ID_ok, done, arg, err);
+	if (c)
+		c->deadline += (NODE_BUILD_SECONDS - NODE_CALL_SECONDS) * NS_PER_S;
+	return c;
+}
+
+struct node_call *node_builds(struct node_client *nc, const struct msg_builds *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_builds, m, MSG_ID_builds_page, done, arg, err);
+}
+
+struct node_call *node_tag_template(struct node_client *nc, const struct msg_tag_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_tag_template, m, MSG_ID_build_made, done, arg, err);
+}
+
+struct node_call *node_untag_template(struct node_client *nc, const struct msg_untag_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_untag_template, m, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_change_template(struct node_client *nc, const struct msg_change_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_change_template, m, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_delete_template(struct node_client *nc, const struct msg_delete_template *m, node_done_fn *done, void *arg, struct error *err)
+{
+	struct node_call *c = call(nc, MSG_ID_delete_template, m, MSG_ID_ok, done, arg, err);
+	if (c && !msg_has(m, delete_template, tag))
+		memcpy(c->deleted, m->template.p, MIN(m->template.n, sizeof(c->deleted) - 1));
+	return c;
+}
+
+struct node_call *node_find_file(struct node_client *nc, const struct msg_find_file *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_find_file, m, MSG_ID_file_found, done, arg, err);
+}
+
+struct node_call *node_write_file(struct node_client *nc, const struct msg_write_file *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_write_file, m, MSG_ID_file_writer, done, arg, err);
+}
+
+struct node_call *node_keep_file(struct node_client *nc, const struct msg_keep_file *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_keep_file, m, MSG_ID_ok, done, arg, err);
+}
+
+struct node_call *node_collect_images(struct node_client *nc, const struct msg_collect_images *m, node_done_fn *done, void *arg, struct error *err)
+{
+	return call(nc, MSG_ID_collect_images, m, MSG_ID_images_page, done, arg, err);
 }
 
 void node_call_watch(struct node_call *c, void (*ended)(void *arg), void *arg)

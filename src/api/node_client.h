@@ -13,6 +13,7 @@
 
 enum {
 	NODE_CALL_SECONDS = 55, /* clients give up after 60 s (e2b.md A.2) */
+	NODE_BUILD_SECONDS = 3900, /* node_await_build(): the node ends a build after an hour */
 	NODE_RETRY_AFTER = 1,   /* seconds to wait while the node is away */
 };
 
@@ -23,7 +24,7 @@ struct node_call;
 struct node_answer {
 	const struct error *err;   /* NULL = it worked; else status, message and retry_after are for the client */
 	const union msg_any *body; /* `sandbox` of create, timeout, resume, rollback, `snapshot`, `forked`, `stream` of open; the index holds the new state already. NULL with err */
-	int fd;                    /* open: the connected non-blocking socket; owned by the callback. Else -1 */
+	int fd;                    /* open: the connected non-blocking socket; write_file: the empty file; owned by the callback. Else -1 */
 };
 typedef void node_done_fn(const struct node_answer *a, void *arg);
 
@@ -64,6 +65,22 @@ struct node_call *node_pools(struct node_client *nc, node_done_fn *done, void *a
 struct node_call *node_set_pool(struct node_client *nc, const struct msg_set_pool *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_unset_pool(struct node_client *nc, const struct msg_unset_pool *m, node_done_fn *done, void *arg, struct error *err);
 struct node_call *node_reload_templates(struct node_client *nc, node_done_fn *done, void *arg, struct error *err);
+
+/* Templates and their builds (io/messages.h): the answer's body is `build_made`, `build_page`, `builds_page`, `file_found`, `file_writer`, `images_page`, or none. `spec` is not owned. */
+struct node_call *node_make_template(struct node_client *nc, const struct msg_make_template *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_start_build(struct node_client *nc, const struct msg_start_build *m, int spec, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_build_status(struct node_client *nc, const struct msg_build_status *m, node_done_fn *done, void *arg, struct error *err);
+/* Waits until the build ends, which may take an hour. */
+struct node_call *node_await_build(struct node_client *nc, const struct msg_await_build *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_builds(struct node_client *nc, const struct msg_builds *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_tag_template(struct node_client *nc, const struct msg_tag_template *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_untag_template(struct node_client *nc, const struct msg_untag_template *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_change_template(struct node_client *nc, const struct msg_change_template *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_delete_template(struct node_client *nc, const struct msg_delete_template *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_find_file(struct node_client *nc, const struct msg_find_file *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_write_file(struct node_client *nc, const struct msg_write_file *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_keep_file(struct node_client *nc, const struct msg_keep_file *m, node_done_fn *done, void *arg, struct error *err);
+struct node_call *node_collect_images(struct node_client *nc, const struct msg_collect_images *m, node_done_fn *done, void *arg, struct error *err);
 
 /* ended(arg) is called once when the call is over, however it ends and also after node_call_cancel(); before done(). One at a time; NULL takes it off. */
 void node_call_watch(struct node_call *c, void (*ended)(void *arg), void *arg);

@@ -48,6 +48,12 @@ void out_bool(struct out *o, const char *key, bool value)
 	buf_add_c(o->to, value ? "true" : "false");
 }
 
+void out_raw(struct out *o, const char *key, struct str value)
+{
+	lead(o, key);
+	buf_add_str(o->to, value);
+}
+
 void out_null(struct out *o, const char *key)
 {
 	lead(o, key);

@@ -19,6 +19,8 @@ void out_int(struct out *o, const char *key, int64_t value);
 /* Hundredths: 1234 is 12.34. */
 void out_hundredths(struct out *o, const char *key, uint64_t value);
 void out_bool(struct out *o, const char *key, bool value);
+/* `value` is JSON. */
+void out_raw(struct out *o, const char *key, struct str value);
 void out_null(struct out *o, const char *key);
 /* A member whose name comes from a client. */
 void out_pair(struct out *o, struct str key, struct str value);

@@ -1,7 +1,7 @@
 #include "api/decode.h"
 #include "api/handlers.h"
 #include "api/request.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 #include "node/pool_info.h"
 
@@ -117,9 +117,10 @@ static bool find_template(struct api_request *r, bool gone, struct str *ret)
 	}
 	if (!api_index_ready(r))
 		return false;
-	const struct index_template *t = reference.tag[0] ? NULL : index_template_find(ix, str_of(reference.name));
+	const struct index_template *t = reference.tag[0] ? NULL : source_template(ix, r->team, &reference);
 	bool snapshot = !t && source_find(ix, r->team, &reference).snapshot;
-	*ret = !t ? r->match.params[0] : str_is(t->id, reference.name) ? t->id : t->alias;
+	/* The node knows those of this machine by their names, too. */
+	*ret = !t ? r->match.params[0] : t->team.n || str_is(t->id, reference.name) ? t->id : t->alias;
 	if (snapshot)
 		api_failf(r, 400, "'%s' is a snapshot: ready pools are of templates only", reference.name);
 	else if (!t && !gone)

@@ -2,7 +2,7 @@
 #include "api/decode.h"
 #include "api/handlers.h"
 #include "api/request_counts.h"
-#include "api/snapshots.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,6 +18,8 @@ static void request_free(struct api_request *r)
 	buf_done(&r->body_bytes);
 	buf_done(&r->headers);
 	json_decref(r->body);
+	if (r->release)
+		r->release(r->work);
 	free(r->work);
 	free(r);
 }
@@ -42,7 +44,9 @@ static void log_end(struct api_request *r, int status, const char *why)
 /* The last thing done with a request: http_respond() may free it. */
 static void respond(struct api_request *r, int status, const char *content_type, struct str body, const char *why)
 {
-	log_end(r, status, why);
+	/* What was answered before its work was done ends with it, without a word. */
+	if (!r->answered)
+		log_end(r, status, why);
 	if (!r->http) {
 		request_free(r);
 		return;
@@ -74,6 +78,11 @@ void api_answer_text(struct api_request *r, const char *content_type, const stru
 void api_answer_empty(struct api_request *r)
 {
 	respond(r, 204, NULL, STR(""), "");
+}
+
+void api_answer_accepted(struct api_request *r)
+{
+	respond(r, 202, NULL, STR(""), "");
 }
 
 static void add_retry_advice(struct api_request *r, const struct error *err)
@@ -279,6 +288,8 @@ static void dispatch(struct api_request *r)
 static size_t on_body(struct http_req *http, const char *p, size_t n)
 {
 	struct api_request *r = http->arg;
+	if (r->stream && !r->answered)
+		return r->stream->body(r, p, n);
 	if (r->answered || r->dispatched)
 		return n;
 	if (n > API_BODY_MAX - buf_len(&r->body_bytes))
@@ -291,7 +302,9 @@ static size_t on_body(struct http_req *http, const char *p, size_t n)
 static void on_end(struct http_req *http)
 {
 	struct api_request *r = http->arg;
-	if (!r->answered && !r->dispatched)
+	if (r->stream && !r->answered)
+		r->stream->end(r);
+	else if (!r->answered && !r->dispatched)
 		dispatch(r);
 }
 

@@ -8,6 +8,7 @@
 #include "api/out.h"
 #include "api/quota.h"
 #include "api/routes.h"
+#include "api/template_uploads.h"
 #include "io/json.h"
 
 #define API_CLIENT_ID "6532622b"   /* constant, but needed by the clients' schema (e2b.md A.4) */
@@ -26,6 +27,14 @@ struct api {
 	struct loop_timer *timer; /* writes down when keys were used */
 	struct clients_seen clients;
 	struct request_counts *counts;
+	struct uploads uploads;
+	unsigned char upload_key[32]; /* signs links to upload to; of this process */
+};
+
+/* Who takes a request's body as it comes, set by the handler of a route without ROUTE_BODY: that runs when the head is there. As in io/http_server.h. */
+struct api_stream {
+	size_t (*body)(struct api_request *r, const char *p, size_t n);
+	void (*end)(struct api_request *r);
 };
 
 struct api_request {
@@ -40,6 +49,8 @@ struct api_request {
 	struct buf headers;    /* more lines for the answer */
 	struct node_call *call; /* waits for the node */
 	void *work;            /* the handler's, freed with free() at the end */
+	void (*release)(void *work); /* before that; or NULL */
+	const struct api_stream *stream; /* who takes the body; or NULL */
 	bool working;          /* on the work queue, or in api.reloads: must not be freed */
 	struct api_request *next_reload;
 	bool dispatched, answered;
@@ -54,6 +65,8 @@ void api_answer(struct api_request *r, int status, const struct buf *json);
 /* The same for what is no JSON. */
 void api_answer_text(struct api_request *r, const char *content_type, const struct buf *text);
 void api_answer_empty(struct api_request *r);
+/* 202 without a body, as clients need it: Content-Length: 0 (e2b.md 0.5). */
+void api_answer_accepted(struct api_request *r);
 void api_fail(struct api_request *r, const struct error *err);
 void api_failf(struct api_request *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,7 +1,7 @@
-#include "api/snapshots.h"
 #include "api/handlers.h"
 #include "api/request.h"
 #include "api/sandbox_json.h"
+#include "api/sources.h"
 #include "base/cleanup.h"
 
 #include <errno.h>
@@ -11,52 +11,6 @@
 /* Forks, snapshots and going back to one: the file system is copied, the memory is not, and each answer says so. */
 
 enum { FORKS_MAX = 100, PAGE_MAX = 100 };
-
-struct source source_find(const struct sandbox_index *ix, struct str team, const struct template_reference *reference)
-{
-	struct str name = str_of(reference->name), space, rest;
-	char whole[2 * REFERENCE_MAX + 2];
-	struct source found = {0};
-	if (!reference->tag[0]) {
-		found.snapshot = index_snapshot_find(ix, name);
-		if (found.snapshot && !str_eq(found.snapshot->team, team))
-			found.snapshot = NULL;
-	}
-	snprintf(whole, sizeof(whole), "%s%s%s", reference->name, reference->tag[0] ? ":" : "", reference->tag);
-	if (!found.snapshot)
-		found.snapshot = index_snapshot_named(ix, team, str_of(whole));
-	if (!found.snapshot && str_cut(name, '/', &space, &rest) && str_eq(space, team))
-		found.snapshot = index_snapshot_named(ix, team, str_from(str_of(whole), space.n + 1));
-	const struct index_template *t = reference->tag[0] ? NULL : index_template_find(ix, name);
-	if (t && (!found.snapshot || str_eq(t->id, name)))
-		found = (struct source){.template = t};
-	return found;
-}
-
-void source_not_found(struct api_request *r, const struct template_reference *reference)
-{
-	if (reference->tag[0])
-		api_failf(r, 404, "template '%s' with tag '%s' not found", reference->name, reference->tag);
-	else
-		api_failf(r, 404, "template '%s' not found", reference->name);
-}
-
-bool source_of_path(struct api_request *r, struct source *ret)
-{
-	struct template_reference reference;
-	struct error err = {0};
-	if (decode_template_reference(r->match.params[0], &reference, &err) < 0) {
-		api_fail(r, &err);
-		return false;
-	}
-	if (!api_index_ready(r))
-		return false;
-	*ret = source_find(r->api->config.index, r->team, &reference);
-	if (ret->template || ret->snapshot)
-		return true;
-	source_not_found(r, &reference);
-	return false;
-}
 
 /* `memory: true` of a body asks for what namespaces cannot give. 0 or -EOPNOTSUPP with *err. */
 static int refuse_memory(const json_t *body, const char *what, struct error *err)
@@ -189,7 +143,7 @@ static bool looks_like_id(const char *name)
 }
 
 /* The name of a body in its normal form; empty = none. */
-static int parse_name(const json_t *body, char name[2 * REFERENCE_MAX + 2], struct error *err)
+static int parse_name(const json_t *body, char name[2 * TEMPLATE_REFERENCE_MAX + 2], struct error *err)
 {
 	struct template_reference reference;
 	struct str text;
@@ -199,16 +153,16 @@ static int parse_name(const json_t *body, char name[2 * REFERENCE_MAX + 2], stru
 		return e;
 	e = decode_template_reference(text, &reference, err);
 	if (e < 0)
-		return error_set(err, -EINVAL, 400, "name: Invalid template reference: %.*s", (int)MIN(text.n, (size_t)REFERENCE_MAX), text.p);
+		return error_set(err, -EINVAL, 400, "name: Invalid template reference: %.*s", (int)MIN(text.n, (size_t)TEMPLATE_REFERENCE_MAX), text.p);
 	if (looks_like_id(reference.name))
 		return error_set(err, -EINVAL, 400, "name: %s has the form of a snapshot's id", reference.name);
-	snprintf(name, 2 * REFERENCE_MAX + 2, "%s%s%s", reference.name, reference.tag[0] ? ":" : "", reference.tag);
+	snprintf(name, 2 * TEMPLATE_REFERENCE_MAX + 2, "%s%s%s", reference.name, reference.tag[0] ? ":" : "", reference.tag);
 	return 0;
 }
 
 void handle_snapshot(struct api_request *r)
 {
-	char name[2 * REFERENCE_MAX + 2];
+	char name[2 * TEMPLATE_REFERENCE_MAX + 2];
 	struct error err = {0};
 	if (parse_name(r->body, name, &err) < 0 || refuse_memory(r->body, "snapshot", &err) < 0) {
 		api_fail(r, &err);
@@ -314,7 +268,7 @@ void handle_snapshots(struct api_request *r)
 		list(r, &q);
 }
 
-/* What a request names, kept until the node has answered. */
+/* Which snapshot a request names, kept until the node has answered. */
 struct named {
 	struct template_reference reference;
 	char snapshot[33];
@@ -333,16 +287,13 @@ static struct named *name_snapshot(struct api_request *r, struct str text)
 	}
 	if (!api_index_ready(r))
 		return NULL;
-	struct source found = source_find(r->api->config.index, r->team, &n->reference);
-	if (found.snapshot) {
-		snprintf(n->snapshot, sizeof(n->snapshot), "%.*s", STR_FMT(found.snapshot->id));
-		return n;
-	}
-	if (found.template && str_is(str_of(r->match.route->method), "DELETE"))
-		api_failf(r, 501, "DELETE /templates/{templateID} of what is no snapshot is not implemented by this server");
-	else
+	const struct index_snapshot *s = source_snapshot(r->api->config.index, r->team, &n->reference);
+	if (!s) {
 		source_not_found(r, &n->reference);
-	return NULL;
+		return NULL;
+	}
+	snprintf(n->snapshot, sizeof(n->snapshot), "%.*s", STR_FMT(s->id));
+	return n;
 }
 
 static void deleted(const struct node_answer *a, void *arg)
@@ -358,12 +309,13 @@ static void deleted(const struct node_answer *a, void *arg)
 		api_fail(r, a->err);
 }
 
-void handle_template_delete(struct api_request *r)
+void handle_snapshot_delete(struct api_request *r)
 {
 	struct error err = {0};
 	const struct named *n = name_snapshot(r, r->match.params[0]);
 	if (!n)
 		return;
+	buf_addf(&r->headers, "x-operation-id: %s\r\n", r->id); /* cube.md B.2 */
 	struct msg_delete_snapshot m = {.snapshot = str_of(n->snapshot)};
 	msg_set(&m, delete_snapshot, request, str_of(r->id));
 	api_wait(r, node_delete_snapshot(r->api->config.node, &m, deleted, r, &err), &err);

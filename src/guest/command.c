@@ -165,6 +165,16 @@ static void build_environment(struct command *c, uint32_t flags, char **at)
 	c->envp[n] = NULL;
 }
 
+/* What ENOENT means here: small images have neither a shell nor a loader for what was built elsewhere. */
+static const char *say_missing(const char *what)
+{
+	if (strcmp(what, "/bin/bash") == 0 && access(what, F_OK) < 0)
+		return ": this template has no bash, with which clients run commands and terminals; run a program that it has, or make the template with bash";
+	if (strchr(what, '/') && access(what, F_OK) == 0)
+		return ": the interpreter or dynamic loader that it needs is not in this template";
+	return strchr(what, '/') ? ": this template has no such program" : ": no such program in PATH";
+}
+
 static _Noreturn void execute(struct command *c)
 {
 	const char *what = c->argv[0];
@@ -180,7 +190,7 @@ static _Noreturn void execute(struct command *c)
 	if (e == ENOMEM || e == EAGAIN)
 		spawn_fail(c->status, CONNECT_RESOURCE_EXHAUSTED, "cannot start '%.1000s': %s", what,
 			strerror(e));
-	spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cannot start '%.1000s': %s", what, strerror(e));
+	spawn_fail(c->status, CONNECT_INVALID_ARGUMENT, "cannot start '%.1000s': %s%s", what, strerror(e), e == ENOENT ? say_missing(what) : "");
 }
 
 void command_run(const struct spawn_head *head, char *body, int status, const int *fds)

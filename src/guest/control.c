@@ -124,6 +124,7 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 		.template_envs = m->template_envs,
 	};
 	buf_add_str(&n.envs, m->envs.raw);
+	guest_user_settle(&n.user);
 	bool good = n.sandbox && n.template && n.user && !n.envs.failed &&
 		    (n.token || !msg_has(m, claim, token)) && (n.workdir || !msg_has(m, claim, workdir));
 	struct guest_identity *old = good ? id : &n;

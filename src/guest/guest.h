@@ -39,8 +39,13 @@ struct guest_user {
 	size_t n_groups;
 	char name[256], home[1024], shell[1024];
 };
-/* By name (or decimal uid): 0, -ENOENT, -errno. Blocking file reads: call it in the spawner or a worker, or bounded (files over 4 MiB are refused). */
+/*
+ * By name or decimal uid, and perhaps a group behind a colon, by name or number, which then is the only one; a uid without an entry is a user with group 0 and home "/", as
+ * container images mean it. 0, -ENOENT, -errno. Blocking file reads: call it in the spawner or a worker, or bounded (files over 4 MiB are refused).
+ */
 int guest_user_find(struct str name, struct guest_user *ret);
+/* The default user of a sandbox whose template has none of that name: *user is replaced by "root". */
+void guest_user_settle(char **user);
 
 /*
  * spawner.c: the spawner process, forked by PID 1 (guest_park() at park time, or envd after it died). It lives in the work cgroup and forks commands and

@@ -185,6 +185,8 @@ int main(int argc, char **argv)
 	if (make_services(&init, &err) < 0)
 		die(err.message, err.code);
 	control_tell_claimed(init.control, init.identity.claim_request);
+	/* Before the first request is read, and not before the answer. */
+	guest_user_settle(&init.identity.user);
 	/* After the answer: nobody's create waits for them. */
 	services_start(init.envd.services);
 	ready_services_changed(init.envd.ready);

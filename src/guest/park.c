@@ -149,13 +149,25 @@ static void write_file(const char *path, struct str text)
 		log_error("%s: %s", path, strerror(-r));
 }
 
+/* On the disk, which may be full. A link of the template to what is there is good; one that leads nowhere is replaced. */
+static void make_tmp(void)
+{
+	struct stat st;
+	if (stat("/tmp", &st) == 0)
+		return;
+	if (lstat("/tmp", &st) == 0 && S_ISLNK(st.st_mode))
+		unlink("/tmp");
+	if (mkdir("/tmp", 01777) == 0)
+		chmod("/tmp", 01777);
+}
+
 /* What programs expect of a fresh /run and of /tmp. */
 static int make_places(void)
 {
 	int r = make_dir("/run/lock", 01777);
 	if (r == 0 && chmod("/run/lock", 01777) < 0)
 		r = -errno;
-	make_dir("/tmp", 01777); /* on the disk, which may be full */
+	make_tmp();
 	return r;
 }
 

@@ -234,7 +234,7 @@ void services_last_words(const struct services *all, struct buf *to)
 		return;
 	struct str said = buf_str(&s->kept);
 	if (*s->last_end)
-		buf_addf(to, "; service '%.*s': %.120s", STR_FMT(s->name), s->last_end);
+		buf_addf(to, "; service '%.*s': %.200s", STR_FMT(s->name), s->last_end);
 	while (said.n && strchr("\r\n", said.p[said.n - 1]))
 		said.n--;
 	if (said.n > WORDS)

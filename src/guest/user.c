@@ -1,6 +1,7 @@
 #include "guest/user.h"
 
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "guest/guest.h"
 
 #include <errno.h>
@@ -123,7 +124,27 @@ static void fill_groups(struct guest_user *u)
 	}
 }
 
-int guest_user_find(struct str name, struct guest_user *ret)
+/* The number of a group, or of the one with that name. */
+static int find_group(struct str name, gid_t *ret)
+{
+	cleanup_buf struct buf text = BUF_INIT;
+	unsigned gid;
+	if (parse_id(name, &gid) == 0) {
+		*ret = gid;
+		return 0;
+	}
+	if (read_database("/etc/group", &text) < 0)
+		return -ENOENT;
+	struct str rest = buf_str(&text), fields[MAX_FIELDS];
+	for (size_t n; (n = next_entry(&rest, fields));)
+		if (n >= 4 && str_eq(fields[0], name) && parse_id(fields[2], &gid) == 0) {
+			*ret = gid;
+			return 0;
+		}
+	return -ENOENT;
+}
+
+static int find_by_name(struct str name, struct guest_user *ret)
 {
 	cleanup_buf struct buf text = BUF_INIT;
 	int r = read_database("/etc/passwd", &text);
@@ -153,11 +174,49 @@ int guest_user_find(struct str name, struct guest_user *ret)
 		found = (struct guest_user){.name = "root", .home = "/root", .shell = "/bin/sh"};
 		have = true;
 	}
+	/* A number needs no entry, as images' USER has it. */
+	if (!have && by_id && name.n < sizeof(found.name)) {
+		found = (struct guest_user){.uid = wanted, .home = "/", .shell = "/bin/sh"};
+		copy_field(found.name, sizeof(found.name), name);
+		have = true;
+	}
 	if (!have)
 		return r < 0 && r != -ENOTDIR ? r : -ENOENT;
-	fill_groups(&found);
 	*ret = found;
 	return 0;
+}
+
+int guest_user_find(struct str name, struct guest_user *ret)
+{
+	struct guest_user found;
+	struct str user = name, group;
+	bool with_group = str_cut(name, ':', &user, &group);
+	int r = find_by_name(user, &found);
+	if (r < 0)
+		return r;
+	if (with_group) {
+		r = find_group(group, &found.gid);
+		if (r < 0)
+			return r;
+		found.groups[found.n_groups++] = found.gid;
+	} else {
+		fill_groups(&found);
+	}
+	*ret = found;
+	return 0;
+}
+
+void guest_user_settle(char **user)
+{
+	struct guest_user u;
+	if (!*user || strcmp(*user, "root") == 0 || guest_user_find(str_of(*user), &u) != -ENOENT)
+		return;
+	char *root = str_dup(STR("root"));
+	if (!root)
+		return;
+	log_warn("the sandbox has no user '%s': root takes its place", *user);
+	free(*user);
+	*user = root;
 }
 
 static int by_id_then_place(const void *a, const void *b)

@@ -10,7 +10,8 @@
 enum { AGENT_PORT = 49983, DNS_PORT = 53 };
 
 static const char name_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
-static const char user_letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-.";
+/* A name or a number, and perhaps a group behind a colon. */
+static const char user_letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:";
 
 static bool made_of(const char *s, const char *letters)
 {
@@ -197,12 +198,14 @@ static bool is_target(const char *s)
 
 const char *services_wrong(const struct template *t)
 {
+	if (!made_of(t->user, user_letters))
+		return "user: 1 to 32 characters of [a-zA-Z0-9_.:-]";
 	for (size_t i = 0; i < t->n_services; i++) {
 		const struct template_service *s = &t->services[i];
 		if (!made_of(s->name, name_letters))
 			return "services: name: 1 to 32 characters of [a-z0-9_-]";
 		if (!made_of(s->user, user_letters))
-			return "services: user: 1 to 32 characters of [a-z0-9_.-]";
+			return "services: user: 1 to 32 characters of [a-zA-Z0-9_.:-]";
 		if (!is_absolute(&s->command))
 			return "services: command: 1 to 16 strings, 4096 bytes in all, the first an absolute path";
 		if (*s->workdir && !is_path(s->workdir))

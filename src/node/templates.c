@@ -90,8 +90,6 @@ static int check(const struct template *t, const char *what, struct error *err)
 		wrong = "diskMB: 64 to 1048576";
 	else if (t->n_layers < 1 || t->n_layers > TEMPLATE_MAX_LAYERS)
 		wrong = "layers: 1 to 12";
-	else if (!all_of(str_of(t->user), file_letters, 1, 32))
-		wrong = "user: 1 to 32 characters of [a-z0-9_.-]";
 	else if (*t->workdir && !good_path(str_of(t->workdir)))
 		wrong = "workdir: an absolute path of at most 1000 bytes is needed";
 	for (size_t i = 0; !wrong && i < t->n_layers; i++)

@@ -12,7 +12,7 @@
  *       "layers": [{"file": "images/<name>.erofs", "size": 123, "recipe": "…"}],   1 to 12, lowest first; relative to node/; size in bytes; file may also be
  *                                     images/<name>.img or snapshots/<name>.img: the disk of a sandbox, whose upper is the layer;
  *                                     recipe: optional, the digest of what the layer was made from (image/recipe.h)
- *       "user": "user",               default user of commands and files
+ *       "user": "user",               default user of commands and files: a name or number, perhaps with ":group"; root where the template has no user of that name
  *       "workdir": "/home/user",      optional: absolute; absent = the user's home
  *       "nested_userns": false,       optional: user namespaces inside are allowed
  *       "no_setuid": false,           optional: no_new_privs is set

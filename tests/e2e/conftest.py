@@ -25,10 +25,13 @@ def pytest_unconfigure(config):
 
 
 @contextlib.contextmanager
-def serving(**kwargs):
-    """A server that clients find in their environment, which is put back at the end; that comes with the leak check."""
+def serving(prepare=None, **kwargs):
+    """A server that clients find in their environment, which is put back at the end; that comes with the leak check. prepare(server) is called before it starts."""
     before = leak.snapshot()
-    s = Server(**kwargs).start()
+    s = Server(**kwargs)
+    if prepare:
+        prepare(s)
+    s.start()
     others = {name: os.environ.get(name) for name in s.env()}
     os.environ.update(s.env())
     try:

@@ -276,7 +276,7 @@ def test_rollback_keeps_the_sandbox_and_takes_back_its_files(server):
 
 
 def test_028_a_snapshot_in_use_can_go(server):
-    """Templates are deleted by nobody yet (501 by name); a snapshot with sandboxes made from it leaves them whole, the paused ones too."""
+    """Templates of the machine are deleted by no API; a snapshot with sandboxes made from it leaves them whole, the paused ones too."""
     box = make(server)
     snapshot = post(server, box, "snapshots")[1]["snapshotID"]
     made = [Sandbox.connect(make(server, templateID=snapshot)) for _ in range(2)]
@@ -288,7 +288,7 @@ def test_028_a_snapshot_in_use_can_go(server):
     for m in made:
         assert run(m, "cat mine") == "mine\n"
     status, answer = server.call("DELETE", "/templates/base")
-    assert status == 501 and "templates" in answer["message"]
+    assert status == 403 and "template" in answer["message"]
     forget(server, box)
 
 

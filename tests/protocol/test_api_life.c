@@ -146,7 +146,7 @@ static void routes_of_the_life_cycle_answer_with_their_status(void **state)
 		{SANDBOX_RUNNING, "DELETE", "/templates/my%2Fname%3Av1", NULL, 204, NULL},
 		{SANDBOX_RUNNING, "DELETE", "/templates/my%2Fname%3Av1", NULL, 404, "not found"},
 		{SANDBOX_RUNNING, "DELETE", "/templates/a%20b", NULL, 400, "Invalid template reference"},
-		{SANDBOX_RUNNING, "DELETE", "/templates/base", NULL, 501, "/templates/{templateID}"},
+		{SANDBOX_RUNNING, "DELETE", "/templates/base", NULL, 403, "of this machine"},
 	};
 	const char *id = make(NULL);
 	struct fake_sandbox *s = world_find(world, id);
@@ -526,11 +526,14 @@ static void snapshots_of_other_teams_are_unknown(void **state)
 		is("DELETE", target, id, NULL, 404, "template");
 	}
 	assert_true(world->snapshots[0].alive);
-	/* An own name comes before the name of a template of the machine, a template's id before both. */
+	/* The name of a template never means a snapshot, but where only a snapshot can be meant. */
 	is("POST", "/sandboxes/{}/snapshots", id, "{\"name\":\"base\"}", 201, NULL);
-	cleanup_reply struct reply own = ask("GET", "/templates/aliases/base", id, NULL), by_id = ask("GET", "/templates/aliases/tmplbase000000000000", id, NULL);
-	assert_string_equal(reply_text(&own, "templateID"), "snap-00000000000000000002");
-	assert_string_equal(reply_text(&by_id, "templateID"), "tmplbase000000000000");
+	cleanup_reply struct reply named = ask("GET", "/templates/aliases/base", id, NULL), by_id = ask("GET", "/templates/aliases/snap-00000000000000000002", id, NULL);
+	assert_string_equal(reply_text(&named, "templateID"), "tmplbase000000000000");
+	assert_string_equal(reply_text(&by_id, "templateID"), "snap-00000000000000000002");
+	is("POST", "/sandboxes/{}/rollback", id, "{\"snapshotID\":\"base\"}", 200, NULL);
+	is("DELETE", "/templates/base", id, NULL, 204, NULL);
+	is("DELETE", "/templates/base", id, NULL, 403, "of this machine");
 }
 
 int main(void)

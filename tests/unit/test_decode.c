@@ -77,8 +77,8 @@ static void template_references(void **state)
 	char lengthy[300];
 	memset(lengthy, 'a', sizeof(lengthy));
 	struct template_reference ref;
-	assert_int_equal(decode_template_reference(str_n(lengthy, REFERENCE_MAX), &ref, NULL), 0);
-	assert_int_equal(decode_template_reference(str_n(lengthy, REFERENCE_MAX + 1), &ref, NULL), -EINVAL);
+	assert_int_equal(decode_template_reference(str_n(lengthy, TEMPLATE_REFERENCE_MAX), &ref, NULL), 0);
+	assert_int_equal(decode_template_reference(str_n(lengthy, TEMPLATE_REFERENCE_MAX + 1), &ref, NULL), -EINVAL);
 }
 
 /* What a client writes behind "metadata=", layer upon layer. */

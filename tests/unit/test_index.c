@@ -103,7 +103,7 @@ static void a_snapshot_replaces_what_was_known(void **state)
 	assert_null(index_find(ix, STR("c")));
 	assert_int_equal(ended.n, 2);
 	assert_int_equal(index_template_count(ix), 1);
-	assert_non_null(index_template_find(ix, STR("base")));
+	assert_non_null(index_template_named(ix, STR(""), STR("base")));
 	assert_null(index_template_find(ix, STR("t2")));
 	put(ix, sandbox("e", 4, 2), true, 0); /* numbered from the new snapshot on */
 	index_free(ix);

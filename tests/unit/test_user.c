@@ -69,8 +69,50 @@ static void numbers_are_ids_unless_they_are_names(void **state)
 	assert_string_equal(u.name, "last");
 	assert_int_equal(guest_user_find(STR("1000"), &u), 0);
 	assert_int_equal(u.uid, 1007);
-	assert_int_equal(guest_user_find(STR("4242"), &u), -ENOENT);
+	assert_int_equal(guest_user_find(STR("4242"), &u), 0);
+	assert_int_equal(u.uid, 4242);
+	assert_int_equal(u.gid, 0);
+	assert_string_equal(u.home, "/");
+	assert_string_equal(u.name, "4242");
 	assert_int_equal(guest_user_find(STR("4294967295"), &u), -ENOENT);
+}
+
+static void a_group_may_be_named(void **state)
+{
+	struct guest_user u;
+	const struct {
+		const char *name;
+		unsigned uid, gid;
+	} good[] = {{"user:docker", 1000, 999}, {"user:27", 1000, 27}, {"4242:4343", 4242, 4343}, {"4242:users", 4242, 100}, {"root:user", 0, 1000}};
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+		assert_int_equal(guest_user_find(str_of(good[i].name), &u), 0);
+		assert_int_equal(u.uid, good[i].uid);
+		assert_int_equal(u.gid, good[i].gid);
+		assert_int_equal(u.n_groups, 1);
+		assert_int_equal(u.groups[0], good[i].gid);
+	}
+	static const char *const bad[] = {"user:", ":user", "user:ghost", "user:bad", "ghost:user", "user:1:2", "user:-1", "user:4294967295"};
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+		assert_int_equal(guest_user_find(str_of(bad[i]), &u), -ENOENT);
+}
+
+static void a_default_user_that_is_not_there_is_root(void **state)
+{
+	char *user = str_dup(STR("user")), *ghost = str_dup(STR("ghost")), *number = str_dup(STR("77")), *none = NULL;
+	guest_user_settle(&user);
+	guest_user_settle(&ghost);
+	guest_user_settle(&number);
+	guest_user_settle(&none);
+	assert_string_equal(user, "user");
+	assert_string_equal(ghost, "root");
+	assert_string_equal(number, "77");
+	assert_null(none);
+	unlink("/etc/passwd");
+	guest_user_settle(&user);
+	assert_string_equal(user, "root");
+	free(user);
+	free(ghost);
+	free(number);
 }
 
 static void root_is_there_whatever_the_file_is(void **state)
@@ -144,6 +186,8 @@ int main(void)
 		T(a_user_has_home_shell_and_groups),
 		T(empty_fields_have_defaults_and_short_lines_are_none),
 		T(numbers_are_ids_unless_they_are_names),
+		T(a_group_may_be_named),
+		T(a_default_user_that_is_not_there_is_root),
 		T(root_is_there_whatever_the_file_is),
 		T(too_much_is_refused),
 		T(names_of_ids_are_the_first_ones),

@@ -173,15 +173,16 @@ int inside_park(struct host *h, struct slot *s, struct error *err)
 	return r;
 }
 
-/* A directory of the template to mount on; made where a small image has none. A link in its place would lead the mount astray. */
+/* A directory of the template to mount on; made where a small image has none. A link in its place would lead the mount astray: that, or a file, goes. */
 static int mount_point(int root, const char *name, struct error *err)
 {
 	struct stat st;
-	if (mkdirat(root, name, 0755) < 0 && errno != EEXIST)
-		return error_errno(err, -errno, "/%s of the template", name);
-	if (fstatat(root, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
-		return error_set(err, -ENOTDIR, 500, "/%s of the template is no directory", name);
-	return 0;
+	if (fstatat(root, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		if (S_ISDIR(st.st_mode))
+			return 0;
+		unlinkat(root, name, 0);
+	}
+	return mkdirat(root, name, 0755) < 0 ? error_errno(err, -errno, "/%s of the template", name) : 0;
 }
 
 static int assemble(struct host *h, struct slot *s, const int *layers, size_t n_layers, struct error *err)
