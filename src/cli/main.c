@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "egress/egress.h"
+#include "image/merge.h"
 #include "image/unpack.h"
 #include "ingress/front.h"
 #include "node/node.h"
@@ -19,6 +20,7 @@ static const struct {
 } children[] = {
 	{"egress", egress_main},
 	{"front", front_main},
+	{"merge", merge_main},
 	{"node", node_main},
 	{"unpack", unpack_main},
 };

@@ -38,7 +38,7 @@ static const int calls[] = {
 };
 
 static const int file_calls[] = {
-	SCMP_SYS(fcntl), SCMP_SYS(fgetxattr), SCMP_SYS(flistxattr), SCMP_SYS(getdents64), SCMP_SYS(lgetxattr), SCMP_SYS(llistxattr), SCMP_SYS(openat2), SCMP_SYS(readlinkat),
+	SCMP_SYS(fchdir), SCMP_SYS(fcntl), SCMP_SYS(fgetxattr), SCMP_SYS(flistxattr), SCMP_SYS(getdents64), SCMP_SYS(lgetxattr), SCMP_SYS(llistxattr), SCMP_SYS(openat2), SCMP_SYS(readlinkat),
 };
 
 static int add_rules(scmp_filter_ctx f, bool files)

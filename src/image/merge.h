@@ -3,7 +3,8 @@
  * directories on an ext4 and mounted EROFS images.
  *
  * Descriptors at start: 3 the channel, 4 the image (an empty regular file, open for reading and writing), from 5 on directories (O_DIRECTORY, not O_PATH): first `layers` of them to be merged, lowest first; then
- * `below` of them, topmost first: the layers that will be below the image. The latter are only looked into for names, so that no whiteout is made that hides nothing (overlayfs would list it where a directory is in one layer only).
+ * `below` of them, topmost first: all the layers that will be below the image. They are only looked into for names: a whiteout that hides nothing is left out, as overlayfs would list it in a directory that no
+ * other layer has.
  * argv is {"cubicle", "merge"}.
  *   to it     merge_begin {layers, below, size_max}
  *   from it   unpacked {size, entries}, the image is complete, but not synced. Or error. Then it ends, with status 0 or 1.
@@ -14,12 +15,26 @@
 #ifndef CUBICLE_IMAGE_MERGE_H
 #define CUBICLE_IMAGE_MERGE_H
 
+#include "image/tree.h"
+
 enum {
 	MERGE_CHANNEL_FD = 3,
 	MERGE_IMAGE_FD = 4,
 	MERGE_LAYER_FD = 5,
 	MERGE_MAX_LAYERS = 64, /* with those below */
 };
+
+struct merge {
+	int image;         /* an empty regular file */
+	const int *layers; /* directories, lowest first */
+	size_t n;
+	const int *below; /* directories, topmost first */
+	size_t n_below;
+	struct tree_limits limits;
+};
+
+/* Makes the image; errors as above. Changes the working directory. */
+int merge(const struct merge *m, struct tree_result *ret, struct error *err);
 
 /* The process; returns its exit status. */
 int merge_main(int argc, char **argv);

@@ -66,7 +66,7 @@ int tree_fail(const struct tree *t, int r, const char *name, struct error *err)
 	case -EDQUOT:
 		return error_set(err, r, 413, "%s: the image would be larger than its limit of %" PRIu64 " bytes", name, t->limits.image);
 	case -E2BIG:
-		return error_set(err, r, 413, "%s: its extended attributes are larger than %u bytes", name, t->limits.xattrs);
+		return error_set(err, -EDQUOT, 413, "%s: its extended attributes are larger than %u bytes", name, t->limits.xattrs);
 	case -ENOSPC:
 		return error_set(err, r, 507, "%s: there is no space left for the image", name);
 	default:

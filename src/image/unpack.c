@@ -46,12 +46,14 @@ struct source {
 	const struct unpack *u;
 	EVP_MD_CTX *hash;
 	uint64_t bytes;
+	bool ended; /* the blob at hand; the next call would be about the next one */
 };
 
 static int next(void *arg, struct str *ret, struct error *err)
 {
 	struct source *s = arg;
-	int r = blobs_next(s->u->blobs, ret, err);
+	int r = s->ended ? 0 : blobs_next(s->u->blobs, ret, err);
+	s->ended = r == 0;
 	if (r <= 0)
 		return r;
 	s->bytes += ret->n;
@@ -76,6 +78,7 @@ static int check_diff_id(EVP_MD_CTX *hash, struct str wanted, char ret[UNPACK_DI
 static int add_blob(struct source *s, struct tree *tree, struct str diff_id, char ret[UNPACK_DIGEST + 1], struct error *err)
 {
 	struct str rest;
+	s->ended = false;
 	if (!EVP_DigestInit_ex(s->hash, EVP_sha256(), NULL))
 		return error_errno(err, -ENOMEM, "hashing a layer");
 	int r = unpack_archive(tree, next, s, err);
