@@ -272,6 +272,33 @@ static int take_build_args(const json_t *given, json_t *to, struct error *err)
 	return put(to, "args", json_incref(args), err);
 }
 
+/* Who pulls the images that it names: {"host[:port]": {"username", "password"}}; which hosts there are is the builder's to check. */
+static int take_registries(const json_t *given, json_t *to, struct error *err)
+{
+	json_t *registries, *one, *made = json_object();
+	const char *host;
+	int r = field_object(given, "registries", NULL, &registries, err);
+	if (r <= 0) {
+		json_decref(made);
+		return r;
+	}
+	r = put(to, "registries", made, err);
+	json_object_foreach(registries, host, one)
+	{
+		json_t *login = json_object();
+		r = r == 0 ? put(made, host, login, err) : r;
+		if (r == 0 && !json_is_object(one))
+			r = error_set(err, -EINVAL, 400, "registries.%.100s must be an object", host);
+		if (r == 0)
+			r = take_secret(one, "username", login, err);
+		if (r == 0)
+			r = take_secret(one, "password", login, err);
+		if (r < 0)
+			break;
+	}
+	return r;
+}
+
 static int take_dockerfile(const json_t *given, json_t *spec, struct error *err)
 {
 	struct str context = STR("");
@@ -293,6 +320,8 @@ static int take_dockerfile(const json_t *given, json_t *spec, struct error *err)
 		r = take_build_args(given, to, err);
 	if (r >= 0)
 		r = take_text(given, "target", to, err);
+	if (r >= 0)
+		r = take_registries(given, to, err);
 	return r < 0 ? error_wrap(err, r, "dockerfile") : 0;
 }
 

@@ -129,3 +129,16 @@ int base64_decode(struct buf *to, struct str s)
 	buf_commit(to, n);
 	return 0;
 }
+
+int shell_quote(struct buf *to, struct str text)
+{
+	buf_add_c(to, "'");
+	struct str head, tail;
+	while (str_cut(text, '\'', &head, &tail)) {
+		buf_add_str(to, head);
+		buf_add_c(to, "'\\''");
+		text = tail;
+	}
+	buf_add_str(to, text);
+	return buf_add_c(to, "'");
+}

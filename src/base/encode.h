@@ -1,4 +1,4 @@
-/* Hex and base64. */
+/* Hex, base64, and quoting for a shell. */
 #ifndef CUBICLE_BASE_ENCODE_H
 #define CUBICLE_BASE_ENCODE_H
 
@@ -16,5 +16,8 @@ int base64url_encode(struct buf *to, struct str bytes);
 
 /* Appends the decoded bytes; takes both alphabets, padded or not (protobuf JSON mapping). 0, -EINVAL or -ENOMEM. */
 int base64_decode(struct buf *to, struct str text);
+
+/* Appends the text quoted for a POSIX shell ('it'\''s'), safe for eval whatever it holds. 0 or -ENOMEM. */
+int shell_quote(struct buf *to, struct str text);
 
 #endif

@@ -135,6 +135,21 @@ static const struct flag template_create_flags[] = {
 	{0},
 };
 
+static const struct flag template_build_flags[] = {
+	{"file", 'f', FLAG_TEXT, "PATH", "The Dockerfile; - = standard input (default: PATH/Dockerfile).", 0, 0},
+	{"tag", 't', FLAG_TEXT, "NAME[:TAG]", "What the template is called (default: what the directory is called).", 0, 0},
+	{"build-arg", 0, FLAG_PAIR, "KEY=VALUE", "Value of an ARG; KEY alone takes ours. Repeatable.", 0, 0},
+	{"target", 0, FLAG_TEXT, "STAGE", "Build this stage, by its name or number (default: the last one).", 0, 0},
+	{"progress", 0, FLAG_TEXT, "HOW", "plain: lines only; tty: with a line that is drawn again (default: what standard error is).", 0, 0},
+	{"start-cmd", 0, FLAG_TEXT, "COMMAND", "Shell command that runs in every sandbox from its start on, instead of ENTRYPOINT and CMD.", 0, 0},
+	{"ready-cmd", 0, FLAG_TEXT, "COMMAND", "Shell command that ends with 0 when a sandbox is ready.", 0, 0},
+	{"probe-port", 0, FLAG_NUMBER, "PORT", "A sandbox is ready when it answers at this port.", 1, 65535},
+	{"probe-path", 0, FLAG_TEXT, "PATH", "... with 2xx to a GET of this path.", 0, 0},
+	{"e2b", 0, FLAG_SWITCH, NULL, "Add what E2B's builder adds: the user `user`, who may sudo, as the default.", 0, 0},
+	BUILD_FLAGS,
+	{0},
+};
+
 static const struct flag template_import_flags[] = {SETTING_FLAGS, BUILD_FLAGS, {0}};
 
 static const struct flag template_logs_flags[] = {
@@ -211,6 +226,10 @@ const struct command commands[] = {
 	{"template create", "NAME", "Make a template of an image, an archive, a root file system, a sandbox, or Debian packages.",
 		"NAME may end in :TAG. Exactly one of the first eight flags says what it is made of. Shows the log, and prints the template's id when it is ready; a name that exists means the new build from then on.",
 		template_create_flags, 1, 1, REST_NONE, 0, cmd_template_create},
+	{"template build", "PATH", "Make a template of a Dockerfile.",
+		"PATH is the directory that COPY and ADD take from, without what .dockerignore (or DOCKERFILE.dockerignore) names. Each step is done in a sandbox and kept for the next build. ENTRYPOINT and "
+		"CMD run in every sandbox of the template.",
+		template_build_flags, 1, 1, REST_NONE, 0, cmd_template_build},
 	{"template list", "", "List the templates.", NULL, NULL, 0, 0, REST_NONE, 0, cmd_template_list},
 	{"template info", "TEMPLATE", "Show a template: its builds, their tags, its layers.", NULL, NULL, 1, 1, REST_NONE, 0, cmd_template_info},
 	{"template logs", "TEMPLATE [BUILD]", "Show the log of a build, by default of the newest.", "TEMPLATE with a tag means the build of the tag; the beginning of a build's id is enough.",

@@ -55,6 +55,9 @@ int cmd_template_unpublish(struct cli *c);
 int cmd_template_delete(struct cli *c);
 int cmd_template_gc(struct cli *c);
 
+/* commands_build.c */
+int cmd_template_build(struct cli *c);
+
 /* template_create.c */
 int cmd_template_create(struct cli *c);
 int cmd_template_import(struct cli *c);

@@ -4,18 +4,6 @@
 
 #include <errno.h>
 
-int shell_quote(struct buf *to, struct str s)
-{
-	buf_add_c(to, "'");
-	for (size_t i = 0; i < s.n; i++) {
-		if (s.p[i] == '\'')
-			buf_add_c(to, "'\\''");
-		else
-			buf_add(to, s.p + i, 1);
-	}
-	return buf_add_c(to, "'");
-}
-
 int env_exports(struct buf *to, const struct env *e, bool json)
 {
 	/* "http://host:port" without the scheme, cut at its last colon. */

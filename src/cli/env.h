@@ -2,10 +2,7 @@
 #ifndef CUBICLE_CLI_ENV_H
 #define CUBICLE_CLI_ENV_H
 
-#include "base/buf.h"
-
-/* Appends s quoted for a POSIX shell, safe for eval whatever s holds. 0 or -ENOMEM. */
-int shell_quote(struct buf *to, struct str s);
+#include "base/encode.h"
 
 struct env {
 	struct str key;

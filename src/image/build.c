@@ -28,7 +28,7 @@ static int make_base(struct build *b, struct build_result *to, struct error *err
 		build_log(b, 1, "FROM the template");
 		return build_from_base(b, &to->stack, &to->config, err);
 	case SPEC_FROM_DOCKERFILE:
-		return error_set(err, -ENOTSUP, 501, "builds of a Dockerfile are not served");
+		return dockerfile_build(b, to, err);
 	}
 	return -EINVAL;
 }
@@ -188,7 +188,7 @@ static int make(struct build *b, struct error *err)
 		return error_errno(err, -ENOMEM, "the build");
 	snprintf(b->step, sizeof(b->step), "base");
 	int r = make_base(b, &result, err);
-	if (r == 0 && b->spec->from != SPEC_FROM_DOCKERFILE && (b->spec->n_steps || b->spec->kind == SPEC_E2B))
+	if (r == 0 && (b->spec->n_steps || b->spec->kind == SPEC_E2B))
 		r = make_steps(b, &result, err);
 	if (r == 0) {
 		snprintf(b->step, sizeof(b->step), "finalize");

@@ -46,7 +46,7 @@ static int find_owner(struct copying *y, struct error *err)
 	cleanup_buf struct buf passwd = BUF_INIT, group = BUF_INIT;
 	const struct copy *c = y->c;
 	if (!c->owner) {
-		y->keep_owner = c->from != NULL;
+		y->keep_owner = c->from != NULL || c->keep_owner;
 		return 0;
 	}
 	int r = read_names(y->to, "/etc/passwd", &passwd, err);

@@ -29,6 +29,7 @@ struct copy {
 	const char *dest;              /* absolute; a trailing '/' counts */
 	const char *owner;             /* "user", "user:group", names or numbers of the box that it is copied to; NULL = as the archive says, or root with `fd` */
 	long mode;                     /* of all but links; -1 = as the archive says */
+	bool keep_owner;               /* without an owner also those of an archive are kept */
 	bool user_is_group;            /* an owner without a group: the group of that name (E2B), else the user's own group (Docker) */
 };
 

@@ -185,7 +185,7 @@ static int add_flag(struct parser *p, struct dockerfile_instruction *i, struct s
 		return r;
 	if (i->n_flags == FLAGS_MAX)
 		return error_set(p->err, -E2BIG, 400, "more than %d flags", FLAGS_MAX);
-	if (str_is(value, "false") && !str_is(name, "exclude"))
+	if (str_is(value, "false") && (str_is(name, "link") || str_is(name, "parents")))
 		return 0; /* as if it was not there */
 	struct dockerfile_flag *to = parser_grow(p, (void **)&i->flags, &i->n_flags, sizeof(*to));
 	return to && parser_copy(p, name, &to->name) == 0 && parser_copy(p, value, &to->value) == 0 ? 0 : no_memory(p);
@@ -402,6 +402,8 @@ static int check_sources(struct parser *p, const struct dockerfile_instruction *
 			return error_set(p->err, -ENOTSUP, 501, "ADD of a URL or a git repository is not supported: fetch it with RUN, or put the file into the context");
 	if (dockerfile_flag(i, "parents") && dockerfile_flag(i, "from"))
 		return refused(p, i, STR("parents with --from"));
+	if (dockerfile_flag(i, "exclude") && dockerfile_flag(i, "from"))
+		return refused(p, i, STR("exclude with --from"));
 	return 0;
 }
 

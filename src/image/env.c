@@ -69,16 +69,3 @@ void env_done(struct env *e)
 	free(e->vars);
 	*e = (struct env){0};
 }
-
-int shell_quote(struct buf *to, struct str text)
-{
-	buf_add_c(to, "'");
-	struct str head, tail;
-	while (str_cut(text, '\'', &head, &tail)) {
-		buf_add_str(to, head);
-		buf_add_c(to, "'\\''");
-		text = tail;
-	}
-	buf_add_str(to, text);
-	return buf_add_c(to, "'");
-}

@@ -2,7 +2,7 @@
 #ifndef CUBICLE_IMAGE_ENV_H
 #define CUBICLE_IMAGE_ENV_H
 
-#include "base/buf.h"
+#include "base/encode.h"
 
 #include <stddef.h>
 
@@ -31,8 +31,5 @@ const char *env_get(const struct env *e, struct str name);
 int env_merge(struct env *to, const struct env *from);
 void env_done(struct env *e);
 #define cleanup_env __attribute__((__cleanup__(env_done)))
-
-/* Appends the text quoted for a POSIX shell: 'it'\''s'. 0 or -ENOMEM. */
-int shell_quote(struct buf *to, struct str text);
 
 #endif

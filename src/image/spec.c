@@ -240,9 +240,61 @@ static int take_steps(struct build_spec *s, const json_t *j, struct error *err)
 	return 0;
 }
 
+static int take_login(struct build_spec *s, const char *host, const json_t *j, struct error *err)
+{
+	static const char *const known[] = {"username", "password", NULL};
+	char name[REFERENCE_HOST_MAX];
+	uint16_t port;
+	struct spec_login *l = &s->logins[s->n_logins];
+	if (reference_host(str_of(host), name, &port) < 0)
+		return error_set(err, -EINVAL, 400, "dockerfile.registries: '%.100s' is no registry", host);
+	if (!json_is_object(j))
+		return refuse(err, "dockerfile.registries", "must be an object of objects");
+	snprintf(l->registry, sizeof(l->registry), port ? "%s:%u" : "%s", name, port);
+	s->n_logins++;
+	int r = unknown_key(j, "dockerfile.registries", known, err);
+	if (r == 0)
+		r = take_text(json_object_get(j, "username"), "dockerfile.registries.username", MAX_SECRET, &l->credentials.username, err);
+	if (r == 0)
+		r = take_text(json_object_get(j, "password"), "dockerfile.registries.password", MAX_SECRET, &l->credentials.password, err);
+	if (r == 0)
+		r = require(l->credentials.username, "dockerfile.registries.username", err);
+	return r == 0 ? require(l->credentials.password, "dockerfile.registries.password", err) : r;
+}
+
+static int take_logins(struct build_spec *s, const json_t *j, struct error *err)
+{
+	const char *host;
+	json_t *one;
+	int r = 0;
+	if (!j || json_is_null(j))
+		return 0;
+	if (!json_is_object(j) || json_object_size(j) > SPEC_MAX_LOGINS)
+		return refuse(err, "dockerfile.registries", "must be an object of at most 32 registries");
+	s->logins = calloc(json_object_size(j) + 1, sizeof(*s->logins));
+	if (!s->logins)
+		return error_errno(err, -ENOMEM, "dockerfile");
+	json_object_foreach((json_t *)(uintptr_t)j, host, one)
+	{
+		r = take_login(s, host, one, err);
+		if (r < 0)
+			break;
+	}
+	return r;
+}
+
+const struct source_credentials *spec_login(const struct build_spec *s, struct str reference)
+{
+	struct reference image;
+	for (size_t i = 0; s->n_logins && i < s->n_logins; i++)
+		if (reference_parse(reference, &image, NULL) == 0 && strcmp(image.registry, s->logins[i].registry) == 0)
+			return &s->logins[i].credentials;
+	return NULL;
+}
+
 static int take_dockerfile(struct build_spec *s, const json_t *j, struct error *err)
 {
-	static const char *const known[] = {"text", "context", "args", "target", NULL};
+	static const char *const known[] = {"text", "context", "args", "target", "registries", NULL};
 	if (!json_is_object(j))
 		return refuse(err, "dockerfile", "must be an object");
 	int r = unknown_key(j, "dockerfile", known, err);
@@ -254,6 +306,8 @@ static int take_dockerfile(struct build_spec *s, const json_t *j, struct error *
 		r = take_hash(json_object_get(j, "context"), "dockerfile.context", &s->context, err);
 	if (r == 0)
 		r = take_text(json_object_get(j, "target"), "dockerfile.target", MAX_REFERENCE, &s->target, err);
+	if (r == 0)
+		r = take_logins(s, json_object_get(j, "registries"), err);
 	const json_t *args = json_object_get(j, "args");
 	if (r < 0 || !args || json_is_null(args))
 		return r;
@@ -404,6 +458,9 @@ void spec_done(struct build_spec *s)
 	wipe(s->registry.password);
 	wipe(s->registry.aws_secret_access_key);
 	wipe(s->registry.gcp_service_account);
+	for (size_t i = 0; i < s->n_logins; i++)
+		wipe(s->logins[i].credentials.password);
+	free(s->logins);
 	for (size_t i = 0; i < s->n_steps; i++)
 		free(s->steps[i].args);
 	free(s->steps);

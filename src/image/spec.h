@@ -11,7 +11,8 @@
  *       "registry": {"type": "registry", "username", "password"} | {"type": "aws", "awsAccessKeyId", "awsSecretAccessKey", "awsRegion"} |
  *                   {"type": "gcp", "serviceAccountJson"},
  *       "steps": [{"type": "COPY" | "ENV" | "RUN" | "WORKDIR" | "USER", "args": ["…"], "filesHash": "<64 hex>", "force": true}],     e2b.md A.6
- *       "dockerfile": {"text", "context": "<64 hex>", "args": {"K": "V"}, "target": "stage"},     all but the text optional
+ *       "dockerfile": {"text", "context": "<64 hex>", "args": {"K": "V"}, "target": "stage", "registries": {"host[:port]": {"username", "password"}}},
+ *                                     all but the text optional; registries: for the images that it names
  *       "startCmd", "readyCmd",       shell commands
  *       "command": […], "args": […],  instead of the image's ENTRYPOINT and CMD
  *       "env": ["K=V"],
@@ -35,11 +36,18 @@ enum {
 	SPEC_MAX_STEPS = 1000,
 	SPEC_MAX_ARGS = 1000,         /* of a step; of command and args together 64 */
 	SPEC_MAX_TEXT = 256 * 1024,   /* a string of a step */
+	SPEC_MAX_LOGINS = 32,
 };
 
 enum spec_kind { SPEC_E2B, SPEC_CUBE, SPEC_IMAGE };
 enum spec_from { SPEC_FROM_IMAGE, SPEC_FROM_BASE, SPEC_FROM_SOURCE, SPEC_FROM_DOCKERFILE };
 enum spec_step_type { SPEC_COPY, SPEC_ENV, SPEC_RUN, SPEC_WORKDIR, SPEC_USER };
+
+/* Who pulls a Dockerfile's images of one registry. */
+struct spec_login {
+	char registry[REFERENCE_REGISTRY_MAX]; /* in normal form */
+	struct source_credentials credentials;
+};
 
 struct spec_step {
 	enum spec_step_type type;
@@ -63,6 +71,8 @@ struct build_spec {
 	size_t n_steps;
 	const char *dockerfile, *context, *target;
 	const json_t *build_args; /* object of strings, or NULL */
+	struct spec_login *logins;
+	size_t n_logins;
 	const char *start_command, *ready_command;
 	const char **command, **args, **env, **dns; /* NULL-terminated */
 	bool has_command, has_args;
@@ -77,6 +87,9 @@ int spec_parse(struct str text, struct build_spec *ret, struct error *err);
 /* Wipes the credentials. Takes a zeroed one. */
 void spec_done(struct build_spec *s);
 #define cleanup_spec __attribute__((__cleanup__(spec_done)))
+
+/* The credentials of "dockerfile" for an image's registry, or NULL. */
+const struct source_credentials *spec_login(const struct build_spec *s, struct str reference);
 
 const char *spec_step_name(enum spec_step_type type);
 
