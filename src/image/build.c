@@ -97,12 +97,12 @@ static int look_inside(struct build *b, struct build_result *to, const char **re
 		return 0;
 	if (root && !shell)
 		return build_config_text(&to->config.user, "root") < 0 ? error_errno(err, -ENOMEM, "user") : 0;
-	int r = build_box_open(b, &to->stack, &box, err);
+	int r = build_open_box(b, &to->stack, &box, err);
 	if (r == 0 && shell)
 		r = provision_shell(&box.envd, ret_shell, err);
 	if (r == 0 && !root && !made)
 		r = account_find(&box.envd, name, &account, &has_passwd, err);
-	build_box_end(&box);
+	build_end_box(&box);
 	if (r < 0)
 		return r;
 	if (shell && !**ret_shell)
@@ -124,15 +124,15 @@ static int await_ready(struct build *b, struct build_result *to, const char *she
 	struct error why = {0};
 	const char *command = b->spec->ready_command, *cwd = *to->config.workdir ? to->config.workdir : NULL;
 	int64_t end = clock_boottime() + (int64_t)READY_PATIENCE_S * 1000000000;
-	int r = steps_shell_line(&to->config.env, command, &line) < 0 ? error_errno(err, -ENOMEM, "readyCmd") : build_box_open(b, &to->stack, &box, err);
+	int r = steps_shell_line(&to->config.env, command, &line) < 0 ? error_errno(err, -ENOMEM, "readyCmd") : build_open_box(b, &to->stack, &box, err);
 	if (r < 0)
 		return r;
 	const char *const argv[] = {shell, "-l", "-c", buf_cstr(&line), NULL};
-	while ((r = build_run(&box, argv, to->config.user, cwd, &to->config.env, command, &why)) == -ECANCELED && clock_boottime() < end) {
+	while ((r = build_command(&box, argv, to->config.user, cwd, &to->config.env, command, &why)) == -ECANCELED && clock_boottime() < end) {
 		struct timespec pause = {.tv_sec = READY_PERIOD_S};
 		nanosleep(&pause, NULL);
 	}
-	build_box_end(&box);
+	build_end_box(&box);
 	return r < 0 ? error_set(err, r, why.status, "ready command failed: %s", why.message) : 0;
 }
 

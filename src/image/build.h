@@ -101,16 +101,16 @@ enum { BUILD_NOTHING = 1 };
 int build_layer(struct build *b, struct stack *s, struct str what, bool force, int (*make)(struct box *box, void *arg, struct error *err), void *arg,
 	bool *ret_cached, struct error *err);
 
-/* A box to look into, or to copy out of (copy.from = &box->envd). build_box_end() takes a zeroed one. */
-int build_box_open(struct build *b, const struct stack *s, struct box *ret, struct error *err);
-void build_box_end(struct box *box);
+/* A box to look into, or to copy out of (copy.from = &box->envd). build_end_box() takes a zeroed one. */
+int build_open_box(struct build *b, const struct stack *s, struct box *ret, struct error *err);
+void build_end_box(struct box *box);
 
 /* Merges layers until there are few enough for a template. */
 int build_squeeze(struct build *b, struct stack *s, struct error *err);
 
 /* A shell command in a box, its output in the log: `argv` with user (NULL: root), working directory and environment. 0; -errno with *err: it could not be started, or
  * "exit status 7", with the last lines that it wrote. `shown` is what the error calls the command. */
-int build_run(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err);
+int build_command(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err);
 
 /* ---- the end (build.c) ---- */
 

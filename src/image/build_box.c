@@ -66,7 +66,7 @@ int build_squeeze(struct build *b, struct stack *s, struct error *err)
 	return make_room(b, s, STACK_TEMPLATE, err);
 }
 
-int build_box_open(struct build *b, const struct stack *s, struct box *ret, struct error *err)
+int build_open_box(struct build *b, const struct stack *s, struct box *ret, struct error *err)
 {
 	cleanup_buf struct buf names = BUF_INIT;
 	uint64_t id;
@@ -80,7 +80,7 @@ int build_box_open(struct build *b, const struct stack *s, struct box *ret, stru
 	return 0;
 }
 
-void build_box_end(struct box *box)
+void build_end_box(struct box *box)
 {
 	struct error ignored = {0};
 	if (box->build)
@@ -103,11 +103,11 @@ static int make_layer(struct build *b, struct stack *s, const char *key, int (*m
 {
 	struct box box = {0};
 	struct ask_layer layer;
-	int r = build_box_open(b, s, &box, err);
+	int r = build_open_box(b, s, &box, err);
 	if (r == 0)
 		r = make(&box, arg, err);
 	if (r != 0) {
-		build_box_end(&box);
+		build_end_box(&box);
 		return r;
 	}
 	box.build = NULL;
@@ -173,7 +173,7 @@ static int failed(const struct tail *t, const char *shown, const char *status, s
 	return error_set(err, -ECANCELED, 400, "%s", buf_cstr(&text) ? buf_cstr(&text) : status);
 }
 
-int build_run(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err)
+int build_command(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err)
 {
 	struct tail tail = {.b = box->build};
 	struct envd_command c = {.argv = argv, .user = user ? user : "root", .cwd = cwd, .env = env, .line = on_line, .arg = &tail};

@@ -178,7 +178,7 @@ static int make_run(struct box *box, void *arg, struct error *err)
 	const struct running *run = arg;
 	cleanup_free char *user = NULL;
 	int r = plain_user(box, run->user, &user, err);
-	return r == 0 ? build_run(box, run->argv, user, run->cwd, run->env, run->shown, err) : r;
+	return r == 0 ? build_command(box, run->argv, user, run->cwd, run->env, run->shown, err) : r;
 }
 
 /* The text that the shell gets: of heredocs either the only one itself, or all of them behind the command, for the shell to read. */

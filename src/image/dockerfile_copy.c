@@ -345,10 +345,10 @@ static int make(struct box *box, void *arg, struct error *err)
 	struct box other = {0};
 	int r = c->heredocs >= 0 ? copy_heredocs(c, box, err) : 0;
 	if (r == 0 && c->n && c->from) {
-		r = build_box_open(c->stage->w->b, &c->from->stack, &other, err);
+		r = build_open_box(c->stage->w->b, &c->from->stack, &other, err);
 		if (r == 0)
 			r = copy_sources(c, box, &other.envd, err);
-		build_box_end(&other);
+		build_end_box(&other);
 	} else if (r == 0 && c->n) {
 		r = copy_sources(c, box, NULL, err);
 	}

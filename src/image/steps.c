@@ -133,7 +133,7 @@ static int make_run(struct box *box, void *arg, struct error *err)
 	if (steps_shell_line(&s->env, d->step->args[0], &line) < 0)
 		return error_errno(err, -ENOMEM, "RUN");
 	const char *const argv[] = {shell, "-l", "-c", buf_cstr(&line), NULL};
-	return build_run(box, argv, user, *s->workdir ? s->workdir : NULL, &s->env, d->step->args[0], err);
+	return build_command(box, argv, user, *s->workdir ? s->workdir : NULL, &s->env, d->step->args[0], err);
 }
 
 /* ---- COPY ---- */

@@ -112,19 +112,19 @@ int build_layer(struct build *b, struct stack *s, struct str what, bool force, i
 	return r;
 }
 
-int build_box_open(struct build *b, const struct stack *s, struct box *ret, struct error *err)
+int build_open_box(struct build *b, const struct stack *s, struct box *ret, struct error *err)
 {
 	tell("open ");
 	ret->build = b;
 	return 0;
 }
 
-void build_box_end(struct box *box)
+void build_end_box(struct box *box)
 {
 	*box = (struct box){0};
 }
 
-int build_run(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err)
+int build_command(struct box *box, const char *const *argv, const char *user, const char *cwd, const struct env *env, const char *shown, struct error *err)
 {
 	tell("run");
 	for (; *argv; argv++)
