@@ -327,7 +327,7 @@ static void peer_drop(struct peer **which)
 	peer_unref(old);
 }
 
-static void peer_replace(struct node *n, struct peer **which, int fd, uint32_t accept, const struct chan_ops *ops)
+static void peer_replace(struct node *n, struct peer **which, int fd, uint32_t accept, unsigned flags, const struct chan_ops *ops)
 {
 	peer_drop(which);
 	struct peer *p = calloc(1, sizeof(*p));
@@ -336,7 +336,7 @@ static void peer_replace(struct node *n, struct peer **which, int fd, uint32_t a
 		return;
 	}
 	*p = (struct peer){.node = n, .refs = 1};
-	p->chan = chan_new(n->loop, fd, accept, CHAN_NO_FDS, ops, p);
+	p->chan = chan_new(n->loop, fd, accept, flags, ops, p);
 	if (!p->chan) {
 		free(p);
 		return;
@@ -346,12 +346,12 @@ static void peer_replace(struct node *n, struct peer **which, int fd, uint32_t a
 
 static void serve_front(struct node *n, int fd)
 {
-	peer_replace(n, &n->front, fd, MSG_FROM_FRONT, &front_ops);
+	peer_replace(n, &n->front, fd, MSG_FROM_FRONT, 0, &front_ops);
 }
 
 static void serve_egress(struct node *n, int fd)
 {
-	peer_replace(n, &n->egress, fd, MSG_FROM_EGRESS, &egress_ops);
+	peer_replace(n, &n->egress, fd, MSG_FROM_EGRESS, CHAN_NO_FDS, &egress_ops);
 	if (n->egress)
 		node_dns_resend(n);
 }

@@ -61,6 +61,8 @@ void node_ballast_drop(struct node *n)
 	ballast = 0;
 }
 
+int (*world_start)(const struct jail *j, struct jailed *ret, void *arg, struct error *err);
+
 void on_flag(void *arg)
 {
 	*(bool *)arg = true;
@@ -89,7 +91,8 @@ void start(void)
 {
 	struct error err = {0};
 	loop = loop_new();
-	struct node_config c = {loop, &options, &host, dir, "/bin/false"};
+	struct node_config c = {.loop = loop, .options = &options, .host = &host, .directory = dir, .init_path = "/bin/false", .build_uid = 65534, .build_gid = 65534,
+		.start = world_start};
 	if (node_new(&c, &node, &err) < 0 || (ready = false, node_start(node, on_flag, &ready, &err)) < 0)
 		fail_msg("%s", err.message);
 	turn_until(&ready);

@@ -44,6 +44,8 @@ struct event {
 extern struct event events[4096];
 extern size_t n_events, n_templates, n_templates_gone, n_snapshots, n_snapshots_gone;
 extern bool synced;
+/* How processes that make templates are started; NULL: as always. */
+extern int (*world_start)(const struct jail *j, struct jailed *ret, void *arg, struct error *err);
 extern uint64_t ballast;     /* in place of ballast.c, which would take real space */
 extern char last_id[33];     /* of the last create */
 extern struct buf metadata, envs;
