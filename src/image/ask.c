@@ -59,7 +59,7 @@ static int error_of(const struct msg_error *m, struct error *err)
 
 static int take_layer(const struct msg_layer *m, struct ask_layer *ret, struct error *err)
 {
-	struct ask_layer l = {.size = m->size, .found = m->found};
+	struct ask_layer l = {.size = m->size, .found = m->found, .guessed = m->guessed};
 	if (msg_has(m, layer, file)) {
 		if (m->file.n >= sizeof(l.file) || memchr(m->file.p, '\0', m->file.n))
 			return error_set(err, -EPROTO, 500, "a layer's name is no name");
@@ -220,9 +220,10 @@ int ask_wait_layer(struct ask *a, uint64_t request, struct ask_layer *ret, struc
 	return r < 0 ? r : take_layer(&answer.layer, ret, err);
 }
 
-int ask_merge_layers(struct ask *a, struct msg_list layers, struct ask_layer *ret, struct error *err)
+int ask_merge_layers(struct ask *a, struct msg_list layers, struct msg_list below, struct ask_layer *ret, struct error *err)
 {
 	struct msg_merge_layers m = {.layers = layers};
+	msg_set(&m, merge_layers, below, below);
 	return call_layer(a, MSG_ID_merge_layers, &m, ret, err);
 }
 

@@ -14,6 +14,7 @@ struct ask_layer {
 	char file[ASK_FILE_NAME]; /* relative to node/; "" = there is none */
 	uint64_t size;            /* bytes on disk */
 	bool found;               /* it was there already */
+	bool guessed;             /* as in `unpacked` */
 };
 
 /* An answer that came while another one was waited for. */
@@ -48,7 +49,8 @@ int ask_new_file(struct ask *a, uint64_t size, uint64_t *ret_number, int *ret_fd
 /* Begins to make an image; ask_wait_layer() takes the answer. At most ASK_PENDING at once. *ret_request: for that. */
 int ask_unpack_layer(struct ask *a, const struct msg_unpack_layer *m, uint64_t *ret_request, struct error *err);
 int ask_wait_layer(struct ask *a, uint64_t request, struct ask_layer *ret, struct error *err);
-int ask_merge_layers(struct ask *a, struct msg_list layers, struct ask_layer *ret, struct error *err);
+/* below: all that will be below the image, lowest first. */
+int ask_merge_layers(struct ask *a, struct msg_list layers, struct msg_list below, struct ask_layer *ret, struct error *err);
 int ask_start_box(struct ask *a, struct msg_list layers, const char *user, const char *token, uint64_t *ret_box, struct error *err);
 /* A connection to a port inside; the caller's, or -errno. */
 int ask_open_box(struct ask *a, uint64_t box, unsigned port, struct error *err);

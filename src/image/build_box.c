@@ -41,7 +41,7 @@ static int connect_box(void *arg, unsigned port, struct error *err)
 /* Fewer layers: those on top that nobody else has become one. */
 static int make_room(struct build *b, struct stack *s, size_t most, struct error *err)
 {
-	cleanup_buf struct buf names = BUF_INIT;
+	cleanup_buf struct buf names = BUF_INIT, below = BUF_INIT;
 	struct ask_layer merged;
 	if (s->n <= most)
 		return 0;
@@ -50,11 +50,11 @@ static int make_room(struct build *b, struct stack *s, size_t most, struct error
 		first--;
 	/* That was not enough: also some of the image's. */
 	first = MIN(first, most - 1);
-	for (size_t i = first; i < s->n; i++)
-		if (msg_list_add(&names, str_of(s->layers[i].file)) < 0)
+	for (size_t i = 0; i < s->n; i++)
+		if (msg_list_add(i < first ? &below : &names, str_of(s->layers[i].file)) < 0)
 			return error_errno(err, -ENOMEM, "layers");
 	build_log(b, 0, "Merging %zu layers", s->n - first);
-	int r = ask_merge_layers(b->ask, (struct msg_list){buf_str(&names)}, &merged, err);
+	int r = ask_merge_layers(b->ask, (struct msg_list){buf_str(&names)}, (struct msg_list){buf_str(&below)}, &merged, err);
 	if (r < 0)
 		return r;
 	s->n = first;

@@ -334,6 +334,21 @@ static void let_go(struct pulling *p)
 			ask_drop_layer(p->b->ask, p->groups[i].key, &ignored);
 }
 
+/* What an image could not know of the layers below when it was made: directories that it only implies, names that it hides and nobody has (image/unpack.h). */
+static int fit(struct pulling *p, const struct group *g, const struct stack *below, struct ask_layer *layer, struct error *err)
+{
+	cleanup_buf struct buf names = BUF_INIT, under = BUF_INIT;
+	if (below->n == 0 || (!layer->guessed && (g->n == 1 || g->lowest)))
+		return 0;
+	add_text(&names, layer->file);
+	for (size_t i = 0; i < below->n; i++)
+		add_text(&under, below->layers[i].file);
+	if (names.failed || under.failed)
+		return error_errno(err, -ENOMEM, "layers");
+	build_log(p->b, 0, "Fitting layer %.12s to those below", hex_of(p->image->layers[g->first].digest));
+	return ask_merge_layers(p->b->ask, (struct msg_list){buf_str(&names)}, (struct msg_list){buf_str(&under)}, layer, err);
+}
+
 static int collect(struct pulling *p, struct stack *ret, struct error *err)
 {
 	int r = 0;
@@ -343,7 +358,10 @@ static int collect(struct pulling *p, struct stack *ret, struct error *err)
 			if (p->groups[j].made && !strcmp(p->groups[j].key, g->key))
 				g = &p->groups[j];
 		stack_turn(ret, str_of(g->key));
-		r = g->made ? stack_add(ret, &g->layer, err) : error_set(err, -EPROTO, 500, "a layer was not made");
+		struct ask_layer layer = g->layer;
+		r = g->made ? fit(p, &p->groups[i], ret, &layer, err) : error_set(err, -EPROTO, 500, "a layer was not made");
+		if (r == 0)
+			r = stack_add(ret, &layer, err);
 	}
 	return r;
 }

@@ -20,6 +20,7 @@ struct work {
 	struct buf values;
 	struct tree_xattr xattrs[256];
 	size_t n_xattrs;
+	bool opaque, implied; /* what the attributes say beside */
 	struct erofs_extent *extents;
 	size_t n_extents, extents_cap;
 	/* The directory that was used last: files are asked for in the order of their paths. */
@@ -59,7 +60,7 @@ static ssize_t get_xattr(int fd, const char *name, const char *xattr, char *to, 
 }
 
 /* Overlayfs' own: what it keeps for itself is left out, what would change the meaning of a layer is refused. */
-static int overlay_xattr(struct str name, struct str value, bool *ret_opaque)
+static int overlay_xattr(struct work *w, struct str name, struct str value)
 {
 	static const char *const ignored[] = {"origin", "impure", "nlink", "upper", "uuid"};
 	for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
@@ -67,16 +68,27 @@ static int overlay_xattr(struct str name, struct str value, bool *ret_opaque)
 			return 0;
 	if (!str_is(name, "opaque") || !str_is(value, "y"))
 		return -EOPNOTSUPP;
-	*ret_opaque = true;
+	w->opaque = true;
+	return 0;
+}
+
+/* 1: it is to be kept. */
+static int take_xattr(struct work *w, struct str name, struct str value)
+{
+	static const struct str overlay = STR("trusted.overlay.");
+	if (str_starts(name, overlay))
+		return overlay_xattr(w, str_from(name, overlay.n), value);
+	if (!str_is(name, TREE_IMPLIED))
+		return 1;
+	w->implied = true;
 	return 0;
 }
 
 /* Into w->xattrs, valid until the next call. */
-static int read_xattrs(struct work *w, int fd, const char *name, bool *ret_opaque)
+static int read_xattrs(struct work *w, int fd, const char *name)
 {
-	static const struct str overlay = STR("trusted.overlay.");
 	enum { NAMES = 65536, VALUE = 65536 };
-	*ret_opaque = false;
+	w->opaque = w->implied = false;
 	w->n_xattrs = 0;
 	buf_clear(&w->names);
 	buf_clear(&w->values);
@@ -97,7 +109,7 @@ static int read_xattrs(struct work *w, int fd, const char *name, bool *ret_opaqu
 		if (n < 0)
 			return (int)n;
 		struct str key = str_of(x), value = str_n(to, (size_t)n);
-		int r = str_starts(key, overlay) ? overlay_xattr(str_from(key, overlay.n), value, ret_opaque) : 1;
+		int r = take_xattr(w, key, value);
 		if (r < 0)
 			return r;
 		if (r == 0)
@@ -148,19 +160,18 @@ static int walk_entry(struct work *w, int dir, const char *name, struct error *e
 static int walk(struct work *w, int fd, struct error *err)
 {
 	struct stat st;
-	bool opaque;
 	cleanup_dir DIR *dir = fdopendir(fd);
 	if (!dir) {
 		int r = fail(-errno, buf_str(&w->path), err);
 		close(fd);
 		return r;
 	}
-	int r = fstat(fd, &st) < 0 ? -errno : read_xattrs(w, fd, NULL, &opaque);
+	int r = fstat(fd, &st) < 0 ? -errno : read_xattrs(w, fd, NULL);
 	if (r < 0)
 		return fail(r, buf_str(&w->path), err);
 	struct tree_entry entry = entry_of(w, &st, buf_str(&w->path));
-	r = tree_add(w->tree, &entry, err);
-	if (r == 0 && opaque)
+	r = w->implied ? tree_imply(w->tree, entry.path, err) : tree_add(w->tree, &entry, err);
+	if (r == 0 && w->opaque)
 		r = tree_opaque(w->tree, buf_str(&w->path), err);
 	size_t before = buf_len(&w->path);
 	while (r == 0) {
@@ -233,9 +244,8 @@ static int copy_extent(struct work *w, int fd, struct erofs_extent x, struct str
 static int fetch_file(struct work *w, const char *name, struct str path, struct error *err)
 {
 	struct stat st;
-	bool opaque;
 	cleanup_fd int fd = open_below(w->parent, name, O_RDONLY | O_NONBLOCK);
-	int r = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : !S_ISREG(st.st_mode) ? -EIO : read_xattrs(w, fd, NULL, &opaque);
+	int r = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : !S_ISREG(st.st_mode) ? -EIO : read_xattrs(w, fd, NULL);
 	if (r == 0)
 		r = find_extents(w, fd, st.st_size);
 	if (r < 0)
@@ -252,10 +262,9 @@ static int fetch_file(struct work *w, const char *name, struct str path, struct 
 
 static int fetch_special(struct work *w, const char *name, const struct stat *st, struct str path, struct error *err)
 {
-	bool opaque;
 	char target[4097];
 	/* Attributes of these are read by name only. */
-	int r = fchdir(w->parent) < 0 ? -errno : read_xattrs(w, -1, name, &opaque);
+	int r = fchdir(w->parent) < 0 ? -errno : read_xattrs(w, -1, name);
 	ssize_t n = r == 0 && S_ISLNK(st->st_mode) ? readlinkat(w->parent, name, target, sizeof(target)) : 0;
 	if (r == 0 && n < 0)
 		r = -errno;
@@ -302,11 +311,41 @@ static int fetch(struct tree *t, unsigned layer, struct str path, void *arg, str
 
 /* What is below the image */
 
+/* What a layer says of a path. */
+struct found {
+	bool covers;  /* layers below it are hidden there */
+	bool implied; /* it only implies it */
+	struct tree_entry entry; /* of a directory */
+};
+
+/* An opened directory, on the way or at the end (then its attributes are in w). */
+static int step_into(struct work *w, int *dir, const char *name, bool last, struct found *ret)
+{
+	char value;
+	int next = open_below(*dir, name, O_RDONLY | O_DIRECTORY);
+	if (next < 0)
+		return next;
+	close(*dir);
+	*dir = next;
+	if (!last) {
+		ret->covers = ret->covers || fgetxattr(next, "trusted.overlay.opaque", &value, 1) == 1;
+		return 0;
+	}
+	struct stat st;
+	int r = fstat(next, &st) < 0 ? -errno : read_xattrs(w, next, NULL);
+	if (r < 0)
+		return r;
+	ret->implied = w->implied;
+	ret->covers = ret->covers || w->opaque;
+	ret->entry = entry_of(w, &st, STR(""));
+	return 0;
+}
+
 /* 1 the layer has the name, 0 nothing below has it, -ENOENT it says nothing about it, another -errno. */
-static int find_in(int layer, struct str path)
+static int find_in(struct work *w, int layer, struct str path, struct found *ret)
 {
 	cleanup_fd int dir = open_below(layer, ".", O_RDONLY | O_DIRECTORY);
-	bool covers = false;
+	*ret = (struct found){0};
 	if (dir < 0)
 		return dir;
 	for (struct str part, rest = path; rest.n > 0;) {
@@ -319,31 +358,30 @@ static int find_in(int layer, struct str path)
 		if (!name)
 			return -ENOMEM;
 		if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-			return errno != ENOENT ? -errno : covers ? 0 : -ENOENT;
+			return errno != ENOENT ? -errno : ret->covers ? 0 : -ENOENT;
 		if (S_ISCHR(st.st_mode) && st.st_rdev == 0)
 			return 0;
-		if (rest.n == 0)
-			return 1;
 		if (!S_ISDIR(st.st_mode))
-			return 0;
-		char value;
-		int next = open_below(dir, name, O_RDONLY | O_DIRECTORY);
-		if (next < 0)
-			return next;
-		close(dir);
-		dir = next;
-		covers = covers || fgetxattr(dir, "trusted.overlay.opaque", &value, 1) == 1;
+			return rest.n == 0;
+		int r = step_into(w, &dir, name, rest.n == 0, ret);
+		if (r < 0)
+			return r;
 	}
 	return 1;
 }
 
-static int is_below(struct str path, void *arg)
+static int is_below(struct str path, struct tree_entry *ret, void *arg)
 {
 	struct work *w = arg;
-	int r = 0;
-	for (size_t i = 0; i < w->m->n_below; i++)
-		if ((r = find_in(w->m->below[i], path)) != -ENOENT)
-			return r;
+	struct found found;
+	for (size_t i = 0; i < w->m->n_below; i++) {
+		int r = find_in(w, w->m->below[i], path, &found);
+		if (r == -ENOENT || (r == 1 && ret && found.implied && !found.covers))
+			continue;
+		if (r == 1 && ret)
+			*ret = found.entry;
+		return r;
+	}
 	return 0;
 }
 

@@ -3,8 +3,8 @@
  * directories on an ext4 and mounted EROFS images.
  *
  * Descriptors at start: 3 the channel, 4 the image (an empty regular file, open for reading and writing), from 5 on directories (O_DIRECTORY, not O_PATH): first `layers` of them to be merged, lowest first; then
- * `below` of them, topmost first: all the layers that will be below the image. They are only looked into for names: a whiteout that hides nothing is left out, as overlayfs would list it in a directory that no
- * other layer has.
+ * `below` of them, topmost first: all the layers that will be below the image; none: nothing will. They are only looked into. A whiteout that hides nothing is left out: overlayfs lists it, as a name that
+ * is not there, in a directory that no other layer has. A directory that an image only implies (image/unpack.h, `guessed`) gets the attributes that it has below.
  * argv is {"cubicle", "merge"}.
  *   to it     merge_begin {layers, below, size_max}
  *   from it   unpacked {size, entries}, the image is complete, but not synced. Or error. Then it ends, with status 0 or 1.

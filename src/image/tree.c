@@ -325,7 +325,7 @@ static int white_out(struct tree *t, struct dir *d, struct str name, struct erro
 {
 	struct node *n = name_node(t, d, name, err);
 	if (!n)
-		return err ? err->code : -ENOMEM;
+		return err->code;
 	bool ours = n->layer == t->layer;
 	if (n->kind == NODE_DIRECTORY && ours) {
 		n->dir->opaque = true;
@@ -335,38 +335,6 @@ static int white_out(struct tree *t, struct dir *d, struct str name, struct erro
 		n->kind = NODE_WHITEOUT;
 		n->layer = t->layer;
 	}
-	return 0;
-}
-
-int tree_whiteout(struct tree *t, struct str path, struct error *err)
-{
-	struct error own = {0};
-	int r = split(t, path, err);
-	if (r == 0 && t->n_parts == 0)
-		r = error_set(err, -EINVAL, 400, "%s: the root cannot be removed", t->name);
-	if (r < 0)
-		return r;
-	struct dir *d = parent_dir(t, &own);
-	r = d ? white_out(t, d, t->parts[t->n_parts - 1], &own) : own.code;
-	if (r < 0 && err)
-		*err = own;
-	return r;
-}
-
-int tree_opaque(struct tree *t, struct str path, struct error *err)
-{
-	struct error own = {0};
-	int r = split(t, path, err);
-	if (r < 0)
-		return r;
-	struct dir *d = path_dir(t, &own);
-	if (!d) {
-		if (err)
-			*err = own;
-		return own.code;
-	}
-	d->opaque = true;
-	hide_below(t, d);
 	return 0;
 }
 
@@ -461,15 +429,12 @@ static struct inode *set_inode(struct tree *t, struct node *n, mode_t mode, stru
 	return i;
 }
 
-static int add_dir(struct tree *t, const struct tree_entry *entry, struct error *err)
+int tree_describe(struct tree *t, struct dir *d, const struct tree_entry *entry, struct error *err)
 {
 	struct erofs_attr attr;
 	int r = attr_of(t, entry, &attr, err);
 	if (r < 0)
 		return r;
-	struct dir *d = path_dir(t, err);
-	if (!d)
-		return err->code;
 	struct str *xattrs = &attr.xattrs;
 	if (xattrs->n) {
 		void *copy = tree_alloc(t, xattrs->n, &r);
@@ -510,8 +475,10 @@ static int add(struct tree *t, const struct tree_entry *entry, struct error *err
 	int r = begin(t, entry, err);
 	if (r != 0)
 		return MIN(r, 0);
-	if (S_ISDIR(entry->mode))
-		return add_dir(t, entry, err);
+	if (S_ISDIR(entry->mode)) {
+		struct dir *d = path_dir(t, err);
+		return d ? tree_describe(t, d, entry, err) : err->code;
+	}
 	if ((t->flags & TREE_OCI) && (S_ISCHR(entry->mode) || S_ISBLK(entry->mode)))
 		return 0;
 	if (S_ISLNK(entry->mode) && (target.n == 0 || target.n > 4095))
@@ -651,4 +618,38 @@ static int later(struct tree *t, struct str path, mode_t type, uint64_t identity
 int tree_later(struct tree *t, struct str path, mode_t type, uint64_t identity, struct error *err)
 {
 	WITH_ERROR(later(t, path, type, identity, &own));
+}
+
+static int whiteout(struct tree *t, struct str path, struct error *err)
+{
+	int r = split(t, path, err);
+	if (r == 0 && t->n_parts == 0)
+		r = error_set(err, -EINVAL, 400, "%s: the root cannot be removed", t->name);
+	struct dir *d = r == 0 ? parent_dir(t, err) : NULL;
+	return d ? white_out(t, d, t->parts[t->n_parts - 1], err) : err->code;
+}
+
+static int directory(struct tree *t, struct str path, bool opaque, struct error *err)
+{
+	struct dir *d = split(t, path, err) == 0 ? path_dir(t, err) : NULL;
+	if (d && opaque) {
+		d->opaque = true;
+		hide_below(t, d);
+	}
+	return d ? 0 : err->code;
+}
+
+int tree_whiteout(struct tree *t, struct str path, struct error *err)
+{
+	WITH_ERROR(whiteout(t, path, &own));
+}
+
+int tree_opaque(struct tree *t, struct str path, struct error *err)
+{
+	WITH_ERROR(directory(t, path, true, &own));
+}
+
+int tree_imply(struct tree *t, struct str path, struct error *err)
+{
+	WITH_ERROR(directory(t, path, false, &own));
 }

@@ -61,6 +61,9 @@ struct tree_result {
 	bool guessed;     /* it has directories (not the root) that no entry was about */
 };
 
+/* On directories whose attributes are made up, until the image meets the layers below it (image/merge.h). */
+#define TREE_IMPLIED "trusted.cubicle.implied"
+
 struct tree;
 
 /* Into fd, an empty regular file, the caller's. 0 or -ENOMEM. */
@@ -80,6 +83,9 @@ int tree_file(struct tree *t, const struct tree_entry *entry, struct error *err)
 int tree_file_data(struct tree *t, uint64_t offset, const void *p, size_t n, struct error *err);
 int tree_file_end(struct tree *t, struct error *err);
 
+/* A directory of which nothing is known but that it is there. */
+int tree_imply(struct tree *t, struct str path, struct error *err);
+
 /* Hides what layers below, of this tree and under the image, have of that name; not what this layer itself has. */
 int tree_whiteout(struct tree *t, struct str path, struct error *err);
 /* Hides what layers below have in that directory. */
@@ -93,13 +99,13 @@ int tree_later(struct tree *t, struct str path, mode_t type, uint64_t identity, 
 /* Gives what tree_later() was told: calls tree_add() or tree_file()... for it on this tree, with exactly this path. layer: its number, from 0. */
 typedef int (*tree_fetch)(struct tree *t, unsigned layer, struct str path, void *arg, struct error *err);
 
-/* Whether a layer below the image has that name, for marks in a tree of `lowest` = false; NULL: it may. 1, 0 or -errno. */
-typedef int (*tree_below)(struct str path, void *arg);
+/* Whether the layers below the image have that name: 1, 0 or -errno. With `ret` what they say of it as a directory, valid until the next call; its path is not looked at. */
+typedef int (*tree_below)(struct str path, struct tree_entry *ret, void *arg);
 
 struct tree_finish {
 	bool lowest; /* nothing will be below the image: it has no marks */
-	tree_fetch fetch;
-	tree_below below;
+	tree_fetch fetch; /* for tree_later() */
+	tree_below below; /* NULL: not known. Then whiteouts stay that may hide nothing, and directories that were implied are marked (TREE_IMPLIED) */
 	void *arg;
 };
 

@@ -68,7 +68,7 @@ static int settle_whiteout(struct finish *f, struct node *n, bool covered)
 	else if (f->how->below) {
 		size_t before = buf_len(&f->path);
 		r = add_name(f, n);
-		if (r == 0 && (r = f->how->below(buf_str(&f->path), f->how->arg)) < 0)
+		if (r == 0 && (r = f->how->below(buf_str(&f->path), NULL, f->how->arg)) < 0)
 			error_errno(f->err, r, "looking into the layers below");
 		cut_path(f, before);
 	}
@@ -101,6 +101,19 @@ static int settle_other(struct finish *f, struct node *n)
 	return r;
 }
 
+/* Nothing of this image said anything of the directory at f->path. */
+static int settle_implied(struct finish *f, struct dir *d)
+{
+	struct tree_entry entry;
+	int r = f->how->below ? f->how->below(buf_str(&f->path), &entry, f->how->arg) : 0;
+	d->guessed = !f->how->below;
+	f->result.guessed = f->result.guessed || d->guessed;
+	if (r <= 0)
+		return r < 0 ? error_errno(f->err, r, "looking into the layers below") : 0;
+	tree_quote(buf_str(&f->path), f->t->name, sizeof(f->t->name));
+	return S_ISDIR(entry.mode) ? tree_describe(f->t, d, &entry, f->err) : 0;
+}
+
 static int settle(struct finish *f, struct dir *d, bool covered);
 
 static int settle_node(struct finish *f, struct node *n, bool covered)
@@ -111,6 +124,8 @@ static int settle_node(struct finish *f, struct node *n, bool covered)
 		return settle_other(f, n);
 	size_t before = buf_len(&f->path);
 	int r = add_name(f, n);
+	if (r == 0 && n->dir->implied && !n->dir->opaque && !covered)
+		r = settle_implied(f, n->dir);
 	if (r == 0)
 		r = buf_add_c(&f->path, "/") < 0 ? no_memory(f) : settle(f, n->dir, covered);
 	cut_path(f, before);
@@ -125,8 +140,6 @@ static int settle(struct finish *f, struct dir *d, bool covered)
 	covered = covered || f->how->lowest;
 	if (covered)
 		d->opaque = false;
-	else if (d->implied && d->node && !d->opaque)
-		f->result.guessed = true;
 	covered = covered || d->opaque;
 	for (struct node *c = d->children; r == 0 && c; c = c->next)
 		if (c->kind != NODE_GONE)
@@ -206,9 +219,9 @@ static int put(struct finish *f, struct dir *d, bool write)
 	int r = list(f, d, &n, &links);
 	if (r < 0)
 		return r;
-	if (d->opaque) {
+	if (d->opaque || d->guessed) {
 		buf_add_str(&xattrs, attr.xattrs);
-		r = erofs_xattr_add(&xattrs, STR("trusted.overlay.opaque"), STR("y"));
+		r = erofs_xattr_add(&xattrs, str_of(d->opaque ? "trusted.overlay.opaque" : TREE_IMPLIED), STR("y"));
 		attr.xattrs = buf_str(&xattrs);
 	}
 	if (r == 0)

@@ -44,6 +44,7 @@ struct dir {
 	uint16_t layer;    /* that said the attributes */
 	uint16_t cleaned;  /* 1 + the layer that hid what was below */
 	bool implied;      /* nothing was said about it */
+	bool guessed;      /* nor by what is below */
 	bool opaque;
 	struct erofs_place place;
 };
@@ -72,6 +73,9 @@ struct tree {
 void *tree_alloc(struct tree *t, size_t n, int *ret_error);
 /* Fills err for an error of the image's writer or of memory. `name` as from tree_quote(). */
 int tree_fail(const struct tree *t, int r, const char *name, struct error *err);
+
+/* What the entry says of a directory; t->name is set. */
+int tree_describe(struct tree *t, struct dir *d, const struct tree_entry *entry, struct error *err);
 
 static inline struct str node_name(const struct node *n)
 {

@@ -15,7 +15,7 @@
  * `lowest` leaves out the whiteouts, so it makes another image of the same blobs: a key that an image is found by must tell it.
  *
  * `guessed`: an archive may hold "a/b" without saying anything of "a". Such a directory gets mode 0755 of root (1777 for tmp and var/tmp), which in the image hides what the layers below
- * say of it. A caller who has layers below may want to unpack again with all of them together. The root directory does not count.
+ * say of it; the root directory does not count. `cubicle merge` of this image alone, told what is below, puts that right, and so it does with the whiteouts of several blobs that hide nothing below them.
  */
 #ifndef CUBICLE_IMAGE_UNPACK_H
 #define CUBICLE_IMAGE_UNPACK_H

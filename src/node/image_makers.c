@@ -42,7 +42,6 @@ struct image_maker {
 	int image;        /* the file; no name yet */
 	int ours, theirs; /* ends of its channel */
 	uint64_t size_max, size, entries;
-	bool guessed;
 	struct buf formats, diff_ids, layers;
 	struct jail jail;
 	char stage[PATH_MAX], images[PATH_MAX], path[PATH_MAX];
@@ -243,7 +242,7 @@ static void recorded(const struct error *err, void *arg)
 	msg_set(&m, layer, file, str_of(x->layer.file));
 	msg_set(&m, layer, size, x->layer.size);
 	msg_set(&m, layer, found, false);
-	if (x->guessed)
+	if (layers_implied(x->layer.file))
 		msg_set(&m, layer, guessed, true);
 	builder_hold(b);
 	builder_answer(b, x->request, MSG_ID_layer, &m, -1);
@@ -284,6 +283,16 @@ static void over(struct image_maker *x)
 		abort();
 }
 
+/* more: what its name says beside (layers_implied()). */
+static void name_layer(struct image_maker *x, char kind, const char *hex, const char *more)
+{
+	char tail[7];
+	/* A name that no image had before: one that is being removed is another file. */
+	random_text(tail, 6, "abcdefghijklmnopqrstuvwxyz0123456789");
+	snprintf(x->layer.file, sizeof(x->layer.file), "images/%c%.64s-%s%s.erofs", kind, hex, tail, more);
+	snprintf(x->path, sizeof(x->path), "%s/%s", x->builder->node->directory, x->layer.file);
+}
+
 static void on_message(struct chan *c, struct chan_message *m, void *arg)
 {
 	struct image_maker *x = arg;
@@ -293,7 +302,8 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		x->complete = true;
 		x->size = m->body->unpacked.size;
 		x->entries = m->body->unpacked.entries;
-		x->guessed = m->body->unpacked.guessed;
+		if (m->body->unpacked.guessed && !x->merge)
+			name_layer(x, 'o', strchr(x->layer.key, ':') + 1, "-implied");
 	} else if (m->header.type == MSG_ID_error) {
 		const struct msg_error *e = &m->body->error;
 		int64_t code = e->code < 0 && e->code > -4096 ? e->code : -EIO;
@@ -368,15 +378,6 @@ static void start(struct image_maker *x)
 		error_errno(&x->err, r, "image");
 		failed(x);
 	}
-}
-
-static void name_layer(struct image_maker *x, char kind, const char *hex)
-{
-	char tail[7];
-	/* A name that no image had before: one that is being removed is another file. */
-	random_text(tail, 6, "abcdefghijklmnopqrstuvwxyz0123456789");
-	snprintf(x->layer.file, sizeof(x->layer.file), "images/%c%.64s-%s.erofs", kind, hex, tail);
-	snprintf(x->path, sizeof(x->path), "%s/%s", x->builder->node->directory, x->layer.file);
 }
 
 /* Unpacking */
@@ -495,7 +496,7 @@ void image_unpack(struct builder *b, uint64_t request, const struct msg_unpack_l
 		return;
 	}
 	snprintf(x->layer.key, sizeof(x->layer.key), "%s", key);
-	name_layer(x, 'o', hex);
+	name_layer(x, 'o', hex, "");
 	start(x);
 }
 
@@ -572,8 +573,12 @@ void image_merge(struct builder *b, uint64_t request, const struct msg_merge_lay
 	if (merge_key(x, m, hex) < 0)
 		abort();
 	snprintf(key, sizeof(key), "merge:%s", hex);
+	if (layers_answer(b, request, str_of(key))) {
+		maker_free(x);
+		return;
+	}
 	snprintf(x->layer.key, sizeof(x->layer.key), "%s", key);
-	name_layer(x, 'm', hex);
+	name_layer(x, 'm', hex, "");
 	char **paths = merge_paths(x, m);
 	x->directories = malloc((x->n + x->below) * sizeof(int));
 	if (!x->directories)

@@ -121,7 +121,23 @@ static void answer_found(struct builder *b, uint64_t request, struct layer_recor
 	msg_set(&m, layer, file, str_of(l->file));
 	msg_set(&m, layer, size, l->size);
 	msg_set(&m, layer, found, true);
+	if (layers_implied(l->file))
+		msg_set(&m, layer, guessed, true);
 	builder_answer(b, request, MSG_ID_layer, &m, -1);
+}
+
+bool layers_implied(const char *file)
+{
+	return str_ends(str_of(file), STR("-implied.erofs"));
+}
+
+bool layers_answer(struct builder *b, uint64_t request, struct str key)
+{
+	struct layer_record *l = map_get(&b->node->layers.by_key, key);
+	if (!l || !is_there(b->node, l->file))
+		return false;
+	answer_found(b, request, l);
+	return true;
 }
 
 static void answer_none(struct builder *b, uint64_t request)

@@ -34,6 +34,10 @@ bool layers_keep(const struct layers_of_builds *l, struct str file);
 void layers_key(const struct builder *b, struct str key, char to[LAYER_KEY + 1]);
 /* find_layer of a builder, with such a key: answers, perhaps later. */
 void layers_find(struct builder *b, uint64_t request, struct str key, bool make);
+/* The layer of that key is there, and the request answered with it. */
+bool layers_answer(struct builder *b, uint64_t request, struct str key);
+/* Whether a layer's name says that it has directories which it only implies (image/unpack.h). */
+bool layers_implied(const char *file);
 /* The builder may make that layer. */
 bool layers_granted(const struct builder *b, struct str key);
 /* It is there: durable and in the builder's use. Recorded, then done(arg) is called; who waits is answered. */

@@ -115,6 +115,7 @@ def unpack(blobs, image, diff_ids=None, size_max=1 << 34, lowest=False, formats=
 def merge(layers, image, below=(), size_max=1 << 34):
     """Directories, lowest first, into the image; those below it topmost first."""
     fds = [os.open(image, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)]
+    layers, below = list(layers), list(below)
     fds += [os.open(d, os.O_RDONLY | os.O_DIRECTORY) for d in [*layers, *below]]
     first = message(166, (1, "u64", len(layers)), (2, "u64", len(below)), (3, "u64", size_max))
     try:

@@ -440,6 +440,30 @@ class Merge(Case):
 
         self.assertEqual(compare.differences(compare.tree(self.mounted(self.dir / "merged")), compare.tree(together), ignore), [])
 
+    def test_fitted_to_what_is_below(self):
+        """An image that was made without knowledge of those below: directories it implies are as they are below, names it hides in vain are in no listing."""
+        base = [
+            self.mounted(self.image([Layer().dir("home").dir("home/u", mode=0o700, uid=1000, gid=1000, mtime=5, pax_headers=xattrs(user__k=b"v")).dir("tmp", mode=0o1777).dir("lost", mode=0o711)])),
+            self.mounted(self.image([Layer().add("home/u/g").add(".wh.lost")])),
+        ]
+        upper = self.image([Layer().add("home/u/f").dir("new").add("new/x").add("new/y").add("tmp/f").add("lost/f"), Layer().add("new/.wh.x").add("home/u/.wh.g")])
+        self.assertTrue(self.said["guessed"])
+        wrong = self.overlay([*base, self.mounted(upper)])
+        self.assertEqual(os.stat(wrong / "home/u").st_uid, 0)
+        maker.merge([f"{upper}.d"], self.dir / "fitted", below=reversed(base))
+        maker.fsck(self.dir / "fitted")
+        at = self.mounted(self.dir / "fitted")
+        self.assertEqual(sorted(os.listdir(at / "new")), ["y"])
+        self.assertEqual(sorted(os.listdir(at / "home/u")), ["f", "g"])
+        stacked = self.overlay([*base, at])
+        self.assertEqual(sorted(os.listdir(stacked / "home/u")), ["f"])
+        home = os.stat(stacked / "home/u")
+        self.assertEqual((home.st_uid, home.st_gid, stat.S_IMODE(home.st_mode), home.st_mtime), (1000, 1000, 0o700, 5))
+        self.assertEqual(os.getxattr(stacked / "home/u", "user.k"), b"v")
+        self.assertEqual(stat.S_IMODE(os.stat(stacked / "tmp").st_mode), 0o1777)
+        self.assertEqual(stat.S_IMODE(os.stat(stacked / "lost").st_mode), 0o755)
+        self.assertEqual([os.listxattr(at / d) for d in ("home/u", "tmp", "lost")], [["user.k"], [], []])
+
     def test_refused(self):
         for name, value in [("redirect", b"/x"), ("metacopy", b""), ("opaque", b"x"), ("whiteout", b"")]:
             layer = self.top / name
