@@ -43,7 +43,7 @@ struct source_layer {
 	char digest[SOURCE_DIGEST_MAX];  /* of the blob */
 	char diff_id[SOURCE_DIGEST_MAX]; /* of its tar; "" when nobody told (only SOURCE_ROOTFS, compressed) */
 	uint64_t size;                   /* of the blob, bytes */
-	enum source_format format;
+	enum source_format format; /* put right when it is fetched: media types of some images do not tell the truth */
 };
 
 struct source_image {
@@ -78,10 +78,12 @@ struct source_env {
 	bool (*cancelled)(void *arg);
 	void *arg;
 	const char *architecture, *variant; /* of images, in Go's words ("amd64", "arm64" + "v8"); set by source_env_init() to this machine's */
-	struct source_private *private;     /* connections, tokens, rules */
+	unsigned patience_s;            /* that a registry may take to send anything; 0: the usual 30 */
+	const char *ecr_endpoint;       /* for tests: URL of Amazon's service; NULL: Amazon's own, which is all that a server ever uses */
+	struct source_private *private; /* connections, rules */
 };
 
-/* Takes options, ca_pem and the functions as the caller has set them. 0; -EINVAL (an option, the PEM), -ENOMEM with *err. One thread at a time uses an env. */
+/* Takes options, ca_pem and the functions as the caller has set them; the process ignores SIGPIPE from then on. 0; -EINVAL (an option, the PEM), -ENOMEM with *err. One thread at a time uses an env. */
 int source_env_init(struct source_env *e, struct error *err);
 void source_env_done(struct source_env *e);
 
