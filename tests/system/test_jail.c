@@ -167,7 +167,7 @@ static void unprivileged(const struct report *r)
 	assert_int_equal(r->caps, 0);
 	assert_int_equal(r->bounding, 0);
 	assert_int_equal(r->mount, -EPERM);
-	assert_int_equal(r->setuid, -EPERM);
+	assert_true(r->setuid < 0);
 	assert_int_equal(r->chroot, -EPERM);
 	assert_true(r->mknod < 0);
 	assert_true(r->userns_mount < 0);
