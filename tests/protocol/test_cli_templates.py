@@ -345,7 +345,7 @@ class Others(Case):
         self.assertEqual(json.loads(front.run("list", "--json").stdout)[0], TEMPLATE)
 
     def test_info(self):
-        front = self.front(answers={("GET", "/templates/web"): (200, {**TEMPLATE, "layers": [{"file": "images/o1.erofs", "size": 5000}]})})
+        front = self.front(answers={("GET", "/templates/web%3Av1/description"): (200, {"layers": [{"file": "images/o1.erofs", "size": 5000}]})})
         out = front.run("info", "web:v1").stdout
         self.assertRegex(out, rf"(?m)^id +{ID}$")
         self.assertRegex(out, rf"(?m)^{BUILD} +ready +default, v1 +2026\S+ +2026\S+ +2 +512 MiB +10240 MiB$")
