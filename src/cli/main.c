@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "egress/egress.h"
+#include "image/builder.h"
 #include "image/merge.h"
 #include "image/unpack.h"
 #include "ingress/front.h"
@@ -18,6 +19,7 @@ static const struct {
 	const char *name;
 	int (*main)(int argc, char **argv);
 } children[] = {
+	{"builder", builder_main},
 	{"egress", egress_main},
 	{"front", front_main},
 	{"merge", merge_main},

@@ -206,6 +206,5 @@ int build_all(struct build *b, struct error *err)
 		return 0;
 	if (r == -EPIPE && ask_build_failed(b->ask, str_of(why.message), b->step, &ignored) < 0)
 		return error_set(err, r, why.status, "%s", why.message);
-	build_log(b, 3, "%s", why.message);
 	return r == -EPIPE ? 0 : ask_build_failed(b->ask, str_of(why.message), b->step, err);
 }

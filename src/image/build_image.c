@@ -372,6 +372,7 @@ static int pull(struct pulling *p, struct stack *ret, struct error *err)
 	divide(p);
 	p->retry = false;
 	p->total = p->done = p->before = 0;
+	p->told = clock_monotonic();
 	for (size_t i = 0; i < p->n_groups; i++)
 		if (p->groups[i].n > UNPACK_MAX_BLOBS)
 			return error_set(err, -E2BIG, 400, "the image has too many layers (%zu)", p->image->n_layers);

@@ -36,6 +36,7 @@ int envd_http_open(struct envd_http *h, const struct envd *e, const char *method
 	h->fd = e->connect(e->arg, ENVD_PORT, err);
 	if (h->fd < 0)
 		return h->fd;
+	fd_set_nonblock(h->fd, false);
 	setsockopt(h->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(h->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	buf_addf(&head, "%s %s HTTP/1.1\r\nHost: localhost\r\nX-Access-Token: %s\r\nConnection: close\r\n%s", method, target, e->token, lines);

@@ -178,6 +178,8 @@ static int do_step(const struct step *s)
 
 static int make_root(const struct plan *p)
 {
+	/* It is another user who has to find its way there. */
+	syscall(SYS_umask, 0022);
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("tmpfs", p->j->stage, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,nr_inodes=256,mode=0755") < 0 ||
 		chdir(p->j->stage) < 0)
 		return -1;

@@ -245,7 +245,7 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 	struct host *h = calloc(1, sizeof(*h));
 	if (!h)
 		return error_errno(err, -ENOMEM, "namespace backend");
-	h->control = h->disks = h->saved = h->init = h->null = h->stage = h->birth = h->net = -1;
+	h->control = h->disks = h->saved = h->images = h->init = h->null = h->stage = h->birth = h->net = -1;
 	h->options = c->options;
 	instance_of(c->options, &h->instance);
 	int r = (h->dir = str_dup(str_of(c->state_dir))) ? 0 : error_errno(err, -ENOMEM, "namespace backend");
@@ -257,6 +257,8 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 		r = sub_dir(h, "disks", &h->disks, err);
 	if (r == 0)
 		r = sub_dir(h, "saved", &h->saved, err);
+	if (r == 0)
+		r = sub_dir(h, "images", &h->images, err);
 	if (r == 0)
 		r = copy_init(h, c->init_path, err);
 	if (r == 0 && (h->null = open("/dev/null", O_RDWR | O_CLOEXEC)) < 0)
@@ -301,7 +303,7 @@ void host_free(struct host *h, bool clean)
 	network_free(h->network, clean);
 	loopdevs_free(h->loops, clean);
 	cgroups_free(h->cgroups, clean);
-	int *const fds[] = {&h->control, &h->disks, &h->saved, &h->init, &h->null, &h->stage, &h->birth, &h->net};
+	int *const fds[] = {&h->control, &h->disks, &h->saved, &h->images, &h->init, &h->null, &h->stage, &h->birth, &h->net};
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (*fds[i] >= 0)
 			close(*fds[i]);

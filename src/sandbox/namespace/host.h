@@ -22,7 +22,7 @@ struct host {
 	const struct options *options;
 	struct instance instance;
 	char *dir;             /* the node's own directory */
-	int control, disks, saved; /* descriptors of <dir>/control, <dir>/disks and <dir>/saved */
+	int control, disks, saved, images; /* descriptors of <dir>/control, <dir>/disks, <dir>/saved and <dir>/images: of one mount, so that files move between them */
 	int init;              /* of our copy of cubicle-init, root:root 0711 */
 	int null;              /* /dev/null */
 	int stage, birth, net; /* mount namespaces; the host's network namespace */

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -97,14 +96,10 @@ static int settle(int image, uid_t unprivileged, struct error *err)
 int saved_keep(struct host *h, const char *name, const char *image, uid_t unprivileged, struct error *err)
 {
 	struct stat st;
-	char path[PATH_MAX];
 	const char *to = saved_is_layer(image) ? name_in("images/", image) : name_of(image);
 	if (!to)
 		return error_set(err, -EINVAL, 500, "'%s' is no name of a saved image", image);
-	snprintf(path, sizeof(path), "%s/images", h->dir);
-	cleanup_fd int dir = saved_is_layer(image) ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : fcntl(h->saved, F_DUPFD_CLOEXEC, 3);
-	if (dir < 0)
-		return error_errno(err, -errno, "%s", image);
+	int dir = saved_is_layer(image) ? h->images : h->saved;
 	if (fstatat(dir, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return 0;
 	cleanup_fd int fd = openat(h->disks, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
