@@ -197,6 +197,21 @@ static int parse_security(const json_t *body, bool v2, struct create_args *a, st
 	return 0;
 }
 
+/* An image may be named wherever a template is: one of it is made. Which way its registry is reached is no part of what it is. */
+static int parse_image(struct str text, struct create_args *a, struct error *err)
+{
+	struct reference parsed;
+	int r = reference_parse(text, &parsed, err);
+	if (r < 0)
+		return error_wrap(err, r, "templateID");
+	if (parsed.scheme != REFERENCE_ANY)
+		return error_set(err, -EINVAL, 400, "templateID: an image is named by docker://HOST/NAME, without another scheme");
+	reference_format(&parsed, a->image);
+	if (strlen(a->image) > 512)
+		return error_set(err, -EINVAL, 400, "templateID: the image's name is too long");
+	return 0;
+}
+
 int create_parse(const json_t *body, bool v2, const struct options *o, struct create_args *a, struct error *err)
 {
 	struct str reference;
@@ -206,7 +221,7 @@ int create_parse(const json_t *body, bool v2, const struct options *o, struct cr
 		return r;
 	if (r == 0)
 		return error_set(err, -EINVAL, 400, "templateID is missing");
-	r = decode_template_reference(reference, &a->template, err);
+	r = reference_is_image(str_trim(reference)) ? parse_image(str_trim(reference), a, err) : decode_template_reference(reference, &a->template, err);
 	if (r == 0)
 		r = decode_timeout(body, TIMEOUT_OF_CREATE, o, &a->timeout, err);
 	if (r == 0)

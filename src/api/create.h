@@ -3,9 +3,11 @@
 #define CUBICLE_API_CREATE_H
 
 #include "api/network.h"
+#include "image/reference.h"
 
 struct create_args {
 	struct template_reference template;
+	char image[REFERENCE_TEXT_MAX]; /* instead: an image, in its normal form; empty = none */
 	int64_t timeout;     /* seconds, -1 = never */
 	bool secure;         /* an envd token */
 	struct network_args network;

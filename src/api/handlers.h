@@ -59,6 +59,10 @@ void handle_templates_v2(struct api_request *r);
 void handle_default_templates(struct api_request *r);
 void handle_reload_templates(struct api_request *r);
 
+/* template_describe.c */
+void handle_template_description(struct api_request *r);
+void handle_collect_images(struct api_request *r);
+
 /* template_builds.c, template_log.c, template_files.c: E2B's builder */
 void handle_template_make(struct api_request *r);
 void handle_template_make_v2(struct api_request *r);

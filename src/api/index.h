@@ -111,6 +111,8 @@ size_t index_position(const struct sandbox_index *ix, int64_t started_at, struct
 const struct index_template *index_template_find(const struct sandbox_index *ix, struct str id);
 /* By the name that a team gave it, ready or not; of this machine with an empty team. NULL. */
 const struct index_template *index_template_named(const struct sandbox_index *ix, struct str team, struct str name);
+/* The team's template of an image that a create named, ready or not (index_template.reference); NULL. */
+const struct index_template *index_template_of_image(const struct sandbox_index *ix, struct str team, struct str image);
 /* The one of that name that its team lets others use: has a build that is ready; of several the one that is there longest. NULL. */
 const struct index_template *index_template_public(const struct sandbox_index *ix, struct str name);
 /* Takes the next tag off *rest (start with t->tags.raw); false at the end. One of this machine has none there. */

@@ -16,6 +16,7 @@ struct sandbox_index {
 	size_t count, cap;
 	struct map templates;          /* id -> struct index_template, owned */
 	struct map template_names;     /* team, NUL, name -> the same; the team is empty for those of this machine */
+	struct map image_names;        /* team, NUL, image -> the same, of kind image */
 	struct map public_names;       /* name -> the one that others than its team mean by it */
 	struct index_template **template_list;
 	size_t template_count, template_cap;
@@ -30,14 +31,14 @@ struct sandbox_index {
 	bool syncing, ready;
 };
 
-/* Bytes of a key of by_name and template_names: team (64), NUL, name (256), as long as messages allow them. */
+/* Bytes of a key of by_name, template_names and image_names: team (64), NUL, name or reference (512), as long as messages allow them. */
 struct name_key {
-	char bytes[64 + 1 + 256];
+	char bytes[64 + 1 + 512];
 };
 
 static inline struct str name_key(struct name_key *k, struct str team, struct str name)
 {
-	assert(team.n <= 64 && name.n <= 256);
+	assert(team.n <= 64 && name.n <= 512);
 	if (team.n)
 		memcpy(k->bytes, team.p, team.n);
 	k->bytes[team.n] = 0;

@@ -55,6 +55,8 @@ static void template_name_drop(struct sandbox_index *ix, const struct index_temp
 	struct name_key k;
 	if (t->alias.n && index_template_named(ix, t->team, t->alias) == t)
 		map_del(&ix->template_names, name_key(&k, t->team, t->alias));
+	if (t->reference.n && index_template_of_image(ix, t->team, t->reference) == t)
+		map_del(&ix->image_names, name_key(&k, t->team, t->reference));
 }
 
 static void template_name_put(struct sandbox_index *ix, struct index_template *t)
@@ -63,6 +65,8 @@ static void template_name_put(struct sandbox_index *ix, struct index_template *t
 	void *ignored;
 	if (t->alias.n)
 		map_put(&ix->template_names, name_key(&k, t->team, t->alias), t, &ignored);
+	if (t->reference.n)
+		map_put(&ix->image_names, name_key(&k, t->team, t->reference), t, &ignored);
 }
 
 static void template_vanish(struct sandbox_index *ix, struct index_template *t)
@@ -165,6 +169,12 @@ const struct index_template *index_template_named(const struct sandbox_index *ix
 {
 	struct name_key k;
 	return name.n && name.n <= 256 ? map_get(&ix->template_names, name_key(&k, team, name)) : NULL;
+}
+
+const struct index_template *index_template_of_image(const struct sandbox_index *ix, struct str team, struct str image)
+{
+	struct name_key k;
+	return image.n && image.n <= 512 ? map_get(&ix->image_names, name_key(&k, team, image)) : NULL;
 }
 
 const struct index_template *index_template_public(const struct sandbox_index *ix, struct str name)
@@ -299,6 +309,7 @@ void index_templates_free(struct sandbox_index *ix)
 		free(ix->snapshot_list[i]);
 	map_done(&ix->templates);
 	map_done(&ix->template_names);
+	map_done(&ix->image_names);
 	map_done(&ix->public_names);
 	map_done(&ix->snapshots);
 	free(ix->template_list);

@@ -4,6 +4,7 @@
 #include "api/request.h"
 #include "api/sandbox_json.h"
 #include "api/sources.h"
+#include "api/template_builds.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
@@ -55,6 +56,140 @@ static bool answer_named(struct api_request *r, const struct create_name *name)
 	return e != 0;
 }
 
+/* Asks the node for a sandbox. */
+static void create_from(struct api_request *r, const struct create_args *args, const struct create_name *name, const struct source *from)
+{
+	struct error err = {0};
+	struct quota_lease *lease;
+	char tagged[2 * TEMPLATE_REFERENCE_MAX];
+	const struct index_template *t = from->template;
+	if (quota_take_create(r->api->quota, r->team, name->key, t ? t->memory_mb : from->snapshot->memory_mb, &lease, &err) < 0) {
+		api_fail(r, &err);
+		return;
+	}
+	struct msg_create m = {.template = t ? t->id : from->snapshot->id, .team = r->team, .timeout = args->timeout,
+		.secure = args->secure, .public_traffic = args->network.public_traffic, .auto_pause = args->auto_pause, .auto_resume = args->auto_resume,
+		.auto_pause_memory = args->auto_pause_memory, .metadata = {buf_str(&args->metadata)}, .envs = {buf_str(&args->envs)}};
+	if (t && !str_is(from->build.tag, "default")) {
+		snprintf(tagged, sizeof(tagged), "%.*s:%.*s", STR_FMT(t->id), STR_FMT(from->build.tag));
+		m.template = str_of(tagged);
+	}
+	msg_set(&m, create, request, str_of(r->id));
+	if (args->network.has_internet)
+		msg_set(&m, create, internet, args->network.internet);
+	if (buf_len(&args->network.allow_out))
+		msg_set(&m, create, allow_out, (struct msg_list){buf_str(&args->network.allow_out)});
+	if (buf_len(&args->network.deny_out))
+		msg_set(&m, create, deny_out, (struct msg_list){buf_str(&args->network.deny_out)});
+	if (args->shutdown_after)
+		msg_set(&m, create, shutdown_after, args->shutdown_after);
+	if (name->key.n) {
+		msg_set(&m, create, idempotency, name->key);
+		msg_set(&m, create, fingerprint, str_of(name->fingerprint));
+	}
+	api_wait(r, quota_hold(lease, node_create(r->api->config.node, &m, created, r, &err)), &err);
+}
+
+/*
+ * A create of an image: the template of the image is the team's, made when it is asked for first and pinned from then on; whoever asks meanwhile waits for the same build.
+ * The request waits as long as its client does; what was begun goes on when that leaves.
+ */
+struct image_create {
+	struct template_build b;
+	bool v2;
+	char image[REFERENCE_TEXT_MAX];
+};
+
+static void create(struct api_request *r, bool v2);
+
+/* A failed build's reason, in words that clients understand. */
+static void image_failed(struct api_request *r, const struct error *err)
+{
+	const struct image_create *w = r->work;
+	struct error told = *err;
+	error_wrap(&told, told.code, "a template of the image %s could not be made", w->image);
+	if (told.status == 404)
+		api_failf(r, 404, "%s: not found", told.message);
+	else
+		api_fail(r, &told);
+}
+
+static void image_built(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	const struct image_create *w = r->work;
+	r->call = NULL;
+	if (a->err)
+		image_failed(r, a->err);
+	else
+		create(r, w->v2);
+}
+
+static void await_image(struct api_request *r)
+{
+	const struct image_create *w = r->work;
+	struct error err = {0};
+	struct msg_await_build m = {.team = r->team, .build = str_of(w->b.build)};
+	api_wait(r, node_await_build(r->api->config.node, &m, image_built, r, &err), &err);
+}
+
+static void image_started(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	r->call = NULL;
+	if (a->err)
+		image_failed(r, a->err);
+	else
+		await_image(r);
+}
+
+static void image_made(const struct node_answer *a, void *arg)
+{
+	struct api_request *r = arg;
+	struct image_create *w = r->work;
+	struct error err = {0};
+	r->call = NULL;
+	if (a->err) {
+		image_failed(r, a->err);
+		return;
+	}
+	const struct msg_build_made *m = &a->body->build_made;
+	snprintf(w->b.template, sizeof(w->b.template), "%.*s", STR_FMT(m->template));
+	snprintf(w->b.build, sizeof(w->b.build), "%.*s", STR_FMT(m->build));
+	if (!m->made) {
+		await_image(r);
+		return;
+	}
+	cleanup_json json_t *spec = build_spec_of_image(w->image);
+	if (spec)
+		api_wait(r, build_start(r, &w->b, spec, false, NULL, image_started, &err), &err);
+	else
+		api_failf(r, 503, "the server is out of memory");
+}
+
+static void create_of_image(struct api_request *r, bool v2, const struct create_args *args, const struct create_name *name)
+{
+	struct error err = {0};
+	struct source from = {.template = index_template_of_image(r->api->config.index, r->team, str_of(args->image))};
+	if (from.template && index_template_tag(from.template, STR(""), &from.build)) {
+		create_from(r, args, name, &from);
+		return;
+	}
+	if (r->work) {
+		api_failf(r, 409, "the template of the image %s was deleted while the sandbox was created", args->image);
+		return;
+	}
+	struct image_create *w = r->work = calloc(1, sizeof(*w));
+	if (!w) {
+		api_failf(r, 503, "the server is out of memory");
+		return;
+	}
+	w->v2 = v2;
+	snprintf(w->image, sizeof(w->image), "%s", args->image);
+	struct template_args template = {0};
+	api_wait(r, template_make(r, "image", &template, str_of(w->image), STR(""), STR(""), image_made, &err), &err);
+}
+
 static void create(struct api_request *r, bool v2)
 {
 	cleanup_create_args struct create_args args = {0};
@@ -66,33 +201,15 @@ static void create(struct api_request *r, bool v2)
 	}
 	if (!api_index_ready(r) || answer_named(r, &name))
 		return;
+	if (args.image[0]) {
+		create_of_image(r, v2, &args, &name);
+		return;
+	}
 	struct source from = source_find(r->api->config.index, r->team, &args.template);
-	if (!from.template && !from.snapshot) {
+	if (from.template || from.snapshot)
+		create_from(r, &args, &name, &from);
+	else
 		source_not_found(r, &args.template);
-		return;
-	}
-	struct quota_lease *lease;
-	if (quota_take_create(r->api->quota, r->team, name.key, from.template ? from.template->memory_mb : from.snapshot->memory_mb, &lease, &err) < 0) {
-		api_fail(r, &err);
-		return;
-	}
-	struct msg_create m = {.template = from.template ? from.template->id : from.snapshot->id, .team = r->team, .timeout = args.timeout,
-		.secure = args.secure, .public_traffic = args.network.public_traffic, .auto_pause = args.auto_pause, .auto_resume = args.auto_resume,
-		.auto_pause_memory = args.auto_pause_memory, .metadata = {buf_str(&args.metadata)}, .envs = {buf_str(&args.envs)}};
-	msg_set(&m, create, request, str_of(r->id));
-	if (args.network.has_internet)
-		msg_set(&m, create, internet, args.network.internet);
-	if (buf_len(&args.network.allow_out))
-		msg_set(&m, create, allow_out, (struct msg_list){buf_str(&args.network.allow_out)});
-	if (buf_len(&args.network.deny_out))
-		msg_set(&m, create, deny_out, (struct msg_list){buf_str(&args.network.deny_out)});
-	if (args.shutdown_after)
-		msg_set(&m, create, shutdown_after, args.shutdown_after);
-	if (name.key.n) {
-		msg_set(&m, create, idempotency, name.key);
-		msg_set(&m, create, fingerprint, str_of(name.fingerprint));
-	}
-	api_wait(r, quota_hold(lease, node_create(r->api->config.node, &m, created, r, &err)), &err);
 }
 
 void handle_create(struct api_request *r)

@@ -51,6 +51,7 @@ const struct route api_routes[] = {
 	R("PATCH", "/templates/{templateID}", ROUTE_BODY, handle_template_change, "Lets other teams use a template, or not (older clients).")
 	R("DELETE", "/templates/{templateID}", 0, handle_template_delete, "Deletes a template, one tag of it, or a snapshot.")
 	R("PUT", "/templates/{templateID}/alias", ROUTE_BODY, handle_cube_alias, "Gives a template its name, or takes it away (Cube).")
+	R("GET", "/templates/{templateID}/description", 0, handle_template_description, "What a template is: layers, user, variables, services, how it gets ready.")
 	R("GET", "/templates/{templateID}/tags", 0, handle_tags, "Lists the tags of a template.")
 	R("GET", "/templates/{templateID}/tags/exists", 0, handle_tag_exists, "Whether a template has a tag.")
 	R("GET", "/templates/{templateID}/tags/count", 0, handle_tag_count, "How many tags a template has.")
@@ -104,6 +105,7 @@ const struct route api_routes[] = {
 	R("PATCH", "/admin/teams/{teamID}", ROUTE_ADMIN | ROUTE_BODY, handle_team_change, "Changes name, limits or blocking of a team.")
 	R("DELETE", "/admin/teams/{teamID}", ROUTE_ADMIN, handle_team_delete, "Deletes a team without sandboxes, and its keys.")
 	R("POST", "/admin/reload-certificates", ROUTE_ADMIN, handle_reload_certificates, "Reads the certificates of listen.tls again.")
+	R("POST", "/admin/collect-images", ROUTE_ADMIN | ROUTE_BODY, handle_collect_images, "Removes images and layers that nothing uses; with `dryRun` only shows them.")
 	R("POST", "/admin/reload-templates", ROUTE_ADMIN, handle_reload_templates, "Reads the templates of this machine again.")
 };
 const size_t api_n_routes = ARRAY_SIZE(api_routes);

@@ -163,6 +163,7 @@ static bool find_base(struct api_request *r, struct build_args *args, struct sou
 		return ret->template || ret->snapshot;
 	}
 	ret->template = build_args_is_e2b_base(args) ? index_template_named(ix, STR(""), STR("base")) : NULL;
+	ret->build.tag = STR("default");
 	if (ret->template && (json_object_del(args->spec, "image") < 0 || json_object_set_new(args->spec, "base", json_true()) < 0)) {
 		api_failf(r, 503, "the server is out of memory");
 		return false;

@@ -157,7 +157,7 @@ static void print_info(const json_t *template)
 		table_addf(&builds, "%lld MiB", (long long)json_integer_value(json_object_get(one, "diskSizeMB")));
 	}
 	table_print(&builds);
-	const json_t *all = json_object_get(template, "layers");
+	const json_t *all = json_object_get(json_object_get(template, "description"), "layers");
 	if (!json_is_array(all))
 		return;
 	putchar('\n');
@@ -173,7 +173,7 @@ int cmd_template_info(struct cli *c)
 {
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
-	cleanup_json json_t *template = NULL, *tags = NULL;
+	cleanup_json json_t *template = NULL, *tags = NULL, *description = NULL;
 	cleanup_buf struct buf path = BUF_INIT;
 	if (client_open(&cl, c, &err) < 0 || get_template(&cl, c->words[0], &template, &err) < 0)
 		return cli_fail(c, &err);
@@ -182,6 +182,13 @@ int cmd_template_info(struct cli *c)
 	if (client_call(&cl, "GET", buf_cstr(&path), NULL, &tags, NULL, &err) < 0)
 		return cli_fail(c, &err);
 	json_object_set(template, "tags", tags);
+	/* Before a build is ready there is nothing to describe. */
+	if (!template_path(&path, "/templates/", str_of(c->words[0]), "/description"))
+		return no_memory(c);
+	if (client_call(&cl, "GET", buf_cstr(&path), NULL, &description, NULL, &err) == 0)
+		json_object_set(template, "description", description);
+	else if (err.status != 404)
+		return cli_fail(c, &err);
 	if (c->json)
 		print_json(template);
 	else

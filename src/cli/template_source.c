@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "cli/child.h"
-#include "image/reference.h"
+#include "cli/docker_login.h"
 #include "image/recipe.h"
 #include "io/json.h"
 
@@ -71,7 +71,18 @@ static int registry_gcp(json_t **ret, const char *path, struct error *err)
 	return *ret ? 0 : error_set(err, -EINVAL, 400, "--gcp-key %s is no UTF-8", path);
 }
 
-static int registry_given(const struct build *b, json_t **ret, struct error *err)
+static int registry_docker(json_t **ret, const struct reference *image, struct error *err)
+{
+	cleanup_free char *user = NULL, *password = NULL;
+	int r = docker_login(image, &user, &password, err);
+	if (r > 0)
+		r = registry_basic(ret, user, str_of(password), err);
+	if (password)
+		explicit_bzero(password, strlen(password));
+	return r;
+}
+
+static int registry_given(const struct build *b, json_t **ret, const struct reference *image, struct error *err)
 {
 	const char *user = flag_text(b, "username"), *region = flag_text(b, "aws-region"), *key = flag_text(b, "gcp-key");
 	if (region)
@@ -79,7 +90,7 @@ static int registry_given(const struct build *b, json_t **ret, struct error *err
 	if (key)
 		return registry_gcp(ret, key, err);
 	if (!user)
-		return 0;
+		return registry_docker(ret, image, err);
 	cleanup_buf struct buf text = BUF_INIT;
 	int r = read_standard_input(&text, "--password-stdin", err);
 	if (r == 0)
@@ -95,7 +106,7 @@ static int from_image(struct template_source *s, struct build *b, const char *va
 	json_t *registry = NULL;
 	int r = reference_parse(str_of(value), &image, err);
 	if (r == 0)
-		r = registry_given(b, &registry, err);
+		r = registry_given(b, &registry, &image, err);
 	if (r < 0)
 		return r;
 	if (registry)

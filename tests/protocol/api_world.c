@@ -1,4 +1,5 @@
 #include "api_world.h"
+#include "template_node.h"
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -137,6 +138,7 @@ static void subscribe(struct world *w, uint64_t request)
 		.disk_mb = 10240, .size = 4096, .build_id = STR("123e4567-e89b-12d3-a456-426614174000")};
 	msg_set(&t, template, alias, STR("base"));
 	chan_send(w->node, MSG_ID_template, &t, request, NULL, 0, NULL);
+	template_node_subscribe(w, request);
 	for (size_t i = 0; i < w->n_sandboxes; i++)
 		if (w->sandboxes[i].alive && !(w->held[i] && w->unborn))
 			tell(w, &w->sandboxes[i], request);
@@ -178,6 +180,7 @@ static bool named(struct world *w, const struct msg_create *m, uint64_t request)
 static void create(struct world *w, const struct msg_create *m, uint64_t request)
 {
 	assert_true(w->n_sandboxes < WORLD_SANDBOXES);
+	snprintf(w->last_template, sizeof(w->last_template), "%.*s", STR_FMT(m->template));
 	if (named(w, m, request))
 		return;
 	struct fake_sandbox *s = &w->sandboxes[w->n_sandboxes++];
@@ -566,7 +569,9 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		w->refuse = (struct error){0};
 		return;
 	}
-	if (m->header.type == MSG_ID_create) {
+	if (template_node_message(w, m)) {
+		return;
+	} else if (m->header.type == MSG_ID_create) {
 		create(w, &m->body->create, request);
 	} else if (m->header.type == MSG_ID_kill) {
 		kill_sandbox(w, &m->body->kill, request);
@@ -650,6 +655,8 @@ struct world *world_new(void)
 {
 	struct world *w = calloc(1, sizeof(*w));
 	struct error err = {0};
+	w->templates = calloc(1, sizeof(*w->templates));
+	w->templates->file = -1;
 	options_init(&w->options);
 	snprintf(w->directory, sizeof(w->directory), "/tmp/cubicle-test-api-XXXXXX");
 	assert_non_null(mkdtemp(w->directory));
@@ -704,6 +711,9 @@ void world_free(struct world *w)
 		buf_done(&w->sandboxes[i].deny_out);
 	}
 	buf_done(&w->last_envs);
+	if (w->templates->file >= 0)
+		close(w->templates->file);
+	free(w->templates);
 	remove_tree(AT_FDCWD, w->directory);
 	free(w);
 }

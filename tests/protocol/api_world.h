@@ -86,6 +86,8 @@ struct world {
 	struct buf last_envs;
 	int64_t last_create_timeout;
 	char last_request_id[65];
+	char last_template[256]; /* of the last create */
+	struct template_node *templates; /* template_node.h */
 };
 
 struct reply {

@@ -320,6 +320,43 @@ class Files(Case):
 
 
 class Logins(Case):
+    def login(self, config, image, helper=None, **more):
+        (self.dir / "config.json").write_text(json.dumps(config))
+        env = {"DOCKER_CONFIG": str(self.dir)}
+        if helper:
+            path = self.dir / "docker-credential-test"
+            path.write_text(f"#!/bin/sh\n{helper}\n")
+            path.chmod(0o755)
+            env["PATH"] = f"{self.dir}:{os.environ['PATH']}"
+        front = self.front()
+        r = front.run("create", "web", "--image", image, env=env, **more)
+        return r, front.started.get("fromImageRegistry") if r.returncode == 0 else None
+
+    def test_docker_config(self):
+        """cases of `docker login`: keys with and without a scheme, Docker's own registry by its old address."""
+        auths = {"auths": {"ghcr.io": {"auth": "YW5uYTpwYTpzcw=="}, "https://index.docker.io/v1/": {"auth": "aHViOmh1YnB3"}, "localhost:5000": {"auth": ""}}}
+        for image, want in (("ghcr.io/a/b", ("anna", "pa:ss")), ("busybox", ("hub", "hubpw")), ("docker.io/a/b:1", ("hub", "hubpw")), ("quay.io/a/b", None), ("localhost:5000/a", None)):
+            r, got = self.login(auths, image)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertEqual(got, want and {"type": "registry", "username": want[0], "password": want[1]}, image)
+
+    def test_helpers(self):
+        say = """read host; [ "$1 $host" = "get ghcr.io" ] || exit 1; echo '{"ServerURL":"x","Username":"bob","Secret":"s3"}'"""
+        for config in ({"credsStore": "test"}, {"credHelpers": {"ghcr.io": "test"}}):
+            r, got = self.login(config, "ghcr.io/a/b", say)
+            self.assertEqual((r.returncode, got), (0, {"type": "registry", "username": "bob", "password": "s3"}), r.stderr)
+        r, got = self.login({"credsStore": "test"}, "quay.io/a/b", say)
+        self.assertEqual((r.returncode, got), (0, None))
+        r, _ = self.login({"credsStore": "test"}, "ghcr.io/a/b", """echo '{"Username":"<token>","Secret":"s3"}'""")
+        self.fails(r, 1, "identity token")
+        self.assertNotIn("s3", r.stderr)
+        r, _ = self.login({"credsStore": "absent"}, "ghcr.io/a/b")
+        self.fails(r, 1, "docker-credential-absent is missing")
+
+    def test_damaged_files(self):
+        (self.dir / "config.json").write_text("{")
+        self.fails(self.front().run("create", "web", "--image", "b", env={"DOCKER_CONFIG": str(self.dir)}), 1, "config.json")
+
     def test_given(self):
         front = self.front()
         r = front.run("create", "web", "--image", "b", "--username", "anna", "--password-stdin", input="pass word\n")
@@ -345,7 +382,7 @@ class Others(Case):
         self.assertEqual(json.loads(front.run("list", "--json").stdout)[0], TEMPLATE)
 
     def test_info(self):
-        front = self.front(answers={("GET", "/templates/web"): (200, {**TEMPLATE, "layers": [{"file": "images/o1.erofs", "size": 5000}]})})
+        front = self.front(answers={("GET", "/templates/web%3Av1/description"): (200, {"layers": [{"file": "images/o1.erofs", "size": 5000}]})})
         out = front.run("info", "web:v1").stdout
         self.assertRegex(out, rf"(?m)^id +{ID}$")
         self.assertRegex(out, rf"(?m)^{BUILD} +ready +default, v1 +2026\S+ +2026\S+ +2 +512 MiB +10240 MiB$")

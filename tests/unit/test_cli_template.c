@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "cli/docker_login.h"
 #include "cli/oci_archive.h"
 #include "cli/progress.h"
 #include "io/json.h"
@@ -89,6 +90,23 @@ static void what_is_no_archive_has_no_configuration(void **state)
 	}
 }
 
+static void helpers_are_found_by_registry(void **state)
+{
+	static const char config[] = "{\"credsStore\": \"pass\", \"credHelpers\": {\"ghcr.io\": \"gh\", \"https://index.docker.io/v1/\": \"hub\", \"quay.io\": \"../x\"}}";
+	static const struct {
+		const char *registry, *helper;
+	} cases[] = {{"ghcr.io", "gh"}, {"docker.io", "hub"}, {"other.io:5000", "pass"}, {"quay.io", NULL}};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		cleanup_free char *got = docker_login_helper(STR(config), cases[i].registry);
+		if (cases[i].helper)
+			assert_string_equal(got, cases[i].helper);
+		else
+			assert_null(got);
+	}
+	assert_null(docker_login_helper(STR("{}"), "ghcr.io"));
+	assert_null(docker_login_helper(STR("["), "ghcr.io"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -96,6 +114,7 @@ int main(void)
 		cmocka_unit_test(wide_characters_count_two_and_are_not_cut),
 		cmocka_unit_test(an_archive_that_is_written_is_read),
 		cmocka_unit_test(what_is_no_archive_has_no_configuration),
+		cmocka_unit_test(helpers_are_found_by_registry),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
