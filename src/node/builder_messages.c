@@ -1,5 +1,6 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "image/docker_config.h"
 #include "node/builder_impl.h"
 
 #include <fcntl.h>
@@ -103,17 +104,35 @@ static bool is_text(struct str s)
 	return !memchr(s.p, '\0', s.n);
 }
 
-/* The operator's credentials, for a pull that nobody gave credentials for. */
+/* The operator's credentials, for a pull that nobody gave credentials for. The file is read each time: it may change. */
 static void login(struct builder *b, uint64_t request, const struct msg_registry_login *m)
 {
-	struct error err;
-	static const struct msg_registry_access nothing;
-	if (!*b->node->options->registry_auth) {
-		builder_answer(b, request, MSG_ID_registry_access, &nothing, -1);
-		return;
+	struct error err = {0};
+	struct source_credentials found = {0};
+	struct msg_registry_access access = {0};
+	cleanup_buf struct buf json = BUF_INIT;
+	const char *path = b->node->options->registry_auth;
+	int r = 0;
+	if (*path && is_text(m->registry) && is_text(m->repository)) {
+		r = file_read(AT_FDCWD, path, DOCKER_CONFIG_MAX, &json);
+		if (r < 0)
+			error_errno(&err, r, "registry.auth");
+		else if ((r = docker_config_find(buf_str(&json), m->registry, m->repository, &found, &err)) < 0 && !err.code)
+			error_errno(&err, r, "registry.auth");
 	}
-	error_set(&err, -ENOSYS, 501, "registry.auth is not implemented by this node");
-	builder_refuse(b, request, &err);
+	if (r < 0) {
+		builder_refuse(b, request, &err);
+	} else {
+		if (r > 0 && found.username)
+			msg_set(&access, registry_access, username, str_of(found.username));
+		if (r > 0 && found.password)
+			msg_set(&access, registry_access, password, str_of(found.password));
+		if (r > 0 && found.identity_token)
+			msg_set(&access, registry_access, identity_token, str_of(found.identity_token));
+		builder_answer(b, request, MSG_ID_registry_access, &access, -1);
+	}
+	source_credentials_done(&found);
+	explicit_bzero((char *)(uintptr_t)buf_str(&json).p, buf_len(&json));
 }
 
 /* The result */
