@@ -1,6 +1,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/random.h"
 #include "node/builder_impl.h"
 
@@ -330,6 +331,7 @@ static void opened(int fd_or_error, void *arg)
 	struct error err;
 	struct msg_stream m = {.generation = str_of(o->generation)};
 	if (fd >= 0) {
+		fd_set_nonblock(fd, false); /* a builder waits */
 		builder_answer(o->builder, o->request, MSG_ID_stream, &m, fd);
 	} else {
 		error_set(&err, fd, 502, "port %u: %s", o->port, strerror(-fd));

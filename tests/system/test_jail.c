@@ -228,6 +228,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "skipped: needs root and a mount namespace\n");
 		return 77;
 	}
+	umask(077); /* node's */
 	if (!mkdtemp(stage))
 		return 1;
 	const struct CMUnitTest tests[] = {
