@@ -248,6 +248,7 @@ void ready_service_ended(struct ready *r)
 		go_on(r);
 }
 
+/* Who waits for it waits no longer; a pool ends it. */
 static void fail(struct ready *r, const char *what)
 {
 	cleanup_buf struct buf why = BUF_INIT;
@@ -255,7 +256,7 @@ static void fail(struct ready *r, const char *what)
 	if (*r->last)
 		buf_addf(&why, ": %s", r->last);
 	services_last_words(r->envd->services, &why);
-	tell(r, LOG_WARN, STR("not ready in time"), "status", r->last);
+	tell(r, LOG_WARN, str_of(what), "status", r->last);
 	ready_end(r);
 	r->fn(false, str_n(buf_str(&why).p, MIN(buf_len(&why), (size_t)WHY_MAX)), r->arg);
 }
@@ -269,7 +270,7 @@ static void on_deadline(struct loop_timer *t, void *arg)
 
 void ready_never(struct ready *r)
 {
-	if (r && r->once && r->state != READY_OVER)
+	if (r && r->state != READY_OVER)
 		fail(r, "the sandbox cannot become ready");
 }
 

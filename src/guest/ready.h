@@ -28,7 +28,7 @@ struct ready_config {
 	bool once;               /* waited for: fn() is told once, ready or not in time */
 };
 
-/* why: of one that is waited for, when not; else empty. */
+/* why: when they are not and will not become ready: of one that is waited for, or because a service cannot be started; nothing is told after that. Else empty. */
 typedef void ready_fn(bool ready, struct str why, void *arg);
 /* Nothing happens before the first ready_services_changed(). fn() is told each change, beginning with true. 0, or -errno with *err. */
 int ready_new(struct envd *e, const struct ready_config *config, ready_fn *fn, void *arg, struct ready **ret, struct error *err);

@@ -388,7 +388,7 @@ enum {
 	F(claim, 23, BOOL, wait_ready, 0, OPTIONAL)  /* `prepared` is told once: ready, or not in time */
 #define MSG_FIELDS_claimed(F)                /* init: envd accepts connections */
 /* init, of an unassigned one: its services are ready (the probe was answered and the ready command ended with 0; without them: all of them run), or not any more.
- * Of one whose claim says wait_ready: they are ready, or did not become so in time, and why */
+ * Of one whose claim says wait_ready: they are ready, or did not become so in time. why: they never will be, and nothing follows */
 #define MSG_FIELDS_prepared(F)                                                                               \
 	F(prepared, 1, BOOL, ready, 0, REQUIRED)                                                             \
 	F(prepared, 2, STR, why, 512, OPTIONAL)

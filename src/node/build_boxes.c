@@ -16,6 +16,8 @@
 
 enum {
 	PROBE_PATIENCE_S = 600,
+	PROBE_LINES = 1000, /* of what its programs write, in the build's log */
+	PROBE_PAGES = 16,   /* half of what init sends unasked */
 	OTHERS_MB = 1024, /* of disk, at least, whatever the template will have */
 };
 
@@ -31,6 +33,7 @@ struct build_box {
 	struct disk_entry disk;
 	struct room_wait room;
 	struct loop_timer *timer; /* of a probe */
+	unsigned lines, pages;    /* ... of its log: that may come, that came */
 	uint64_t request;         /* not answered yet; 0 = none */
 	struct layer_record layer; /* being sealed */
 	bool admitted, probe, keyed;
@@ -117,6 +120,18 @@ static void probe_passed(struct build_box *x)
 	builder_let(b);
 }
 
+static void on_probe_log(const struct msg_log_page *m, void *arg)
+{
+	struct build_box *x = arg;
+	if (!m || x->stage != BOX_RUNS)
+		return;
+	build_start_log(x->builder, m->entries, &x->lines);
+	if (!x->lines)
+		box_follow_log(x->box, m->next, NULL, NULL);
+	else if (++x->pages % PROBE_PAGES == 0)
+		box_follow_log(x->box, m->next, on_probe_log, x);
+}
+
 static void on_started(struct box *box, const struct box_handle *h, const struct error *err, void *arg)
 {
 	struct build_box *x = arg;
@@ -141,8 +156,11 @@ static void on_started(struct box *box, const struct box_handle *h, const struct
 	if (!n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
 		loop_timer_in(n->disk_timer, 0);
 	if (x->probe) {
+		x->lines = PROBE_LINES;
 		if (!b->result->n_services)
 			probe_passed(x);
+		else
+			box_follow_log(x->box, 0, on_probe_log, x);
 		return;
 	}
 	struct msg_box_started m = {.box = x->number};
@@ -150,11 +168,15 @@ static void on_started(struct box *box, const struct box_handle *h, const struct
 	x->request = 0;
 }
 
-static void on_prepared(struct box *box, bool ready, void *arg)
+static void on_prepared(struct box *box, bool ready, const char *why, void *arg)
 {
 	struct build_box *x = arg;
-	if (x->probe && x->stage == BOX_RUNS && ready)
+	if (!x->probe || x->stage != BOX_RUNS)
+		return;
+	if (ready)
 		probe_passed(x);
+	else if (why)
+		probe_failed(x, why);
 }
 
 static void on_died(struct box *box, const struct box_death *d, void *arg)

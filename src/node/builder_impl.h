@@ -99,6 +99,8 @@ void build_box_seal(struct builder *b, uint64_t request, const struct msg_seal_b
 void build_box_end(struct builder *b, uint64_t request, const struct msg_end_box *m);
 /* One sandbox of the result, until its services are ready: then builder_succeed(), or builder_fail(). */
 void build_box_probe(struct builder *b);
+/* build_start_log.c: lines of a log of init's go to the build's, *left at most. */
+void build_start_log(struct builder *b, struct str entries, unsigned *left);
 /* All of them; builder_let() follows for each. */
 void build_boxes_end(struct builder *b);
 /* The loop does not run any more. */

@@ -162,9 +162,11 @@ static void on_started(struct box *b, const struct box_handle *h, const struct e
 		loop_timer_in(n->disk_timer, 0);
 }
 
-static void on_prepared(struct box *b, bool ready, void *arg)
+static void on_prepared(struct box *b, bool ready, const char *why, void *arg)
 {
 	struct member *m = arg;
+	if (why && m->state == MEMBER_STARTING)
+		lost(m, why);
 	if (m->state == MEMBER_READY && !ready)
 		lost(m, "a service of it has ended");
 	if (m->state != MEMBER_STARTING || !ready)

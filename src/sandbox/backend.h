@@ -79,8 +79,8 @@ struct box_ops {
 	void (*died)(struct box *b, const struct box_death *d, void *arg);
 	/* All processes are dead; disk, cgroups and network go behind it. The box is freed after the call. */
 	void (*released)(struct box *b, void *arg);
-	/* Of an unassigned one, after started(): its services are ready now, or not any more. NULL: nobody wants to know. */
-	void (*prepared)(struct box *b, bool ready, void *arg);
+	/* Of an unassigned one, after started(): its services are ready now, or not any more; why (not to be trusted; else NULL): they cannot become ready. NULL: nobody wants to know. */
+	void (*prepared)(struct box *b, bool ready, const char *why, void *arg);
 };
 
 struct backend_config {

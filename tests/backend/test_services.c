@@ -246,13 +246,11 @@ static void a_create_waits_for_the_probe(void **state)
 	stop(&w, &p);
 }
 
-static void what_cannot_be_started_fails_the_create(void **state)
+/* With a start command that is not there. */
+static void start_nothing(struct world *w, struct patient *p, bool unassigned)
 {
-	struct world w;
-	struct patient p;
 	cleanup_buf struct buf services = BUF_INIT, options = BUF_INIT, item = BUF_INIT;
-	start(&w);
-	struct box_spec spec = world_spec(&w, "iwait");
+	struct box_spec spec = world_spec(w, "iwait");
 	world_add_service(&services, "start", "root", "", "/bin/bash -l -c something");
 	msg_list_add(&item, STR(""));
 	msg_list_add(&item, STR("once"));
@@ -261,7 +259,28 @@ static void what_cannot_be_started_fails_the_create(void **state)
 	spec.services = (struct msg_list){buf_str(&services)};
 	spec.service_options = (struct msg_list){buf_str(&options)};
 	spec.wait_ready = true;
-	patient_create(&w, &p, &spec);
+	spec.unassigned = unassigned;
+	patient_create(w, p, &spec);
+}
+
+static void a_pool_learns_that_it_will_never_be_ready(void **state)
+{
+	struct world w;
+	struct patient p;
+	start(&w);
+	start_nothing(&w, &p, true);
+	wait_for(&w, &p.unready, "the start command to fail");
+	assert_true(p.started && !p.failed && !p.prepared);
+	assert_non_null(strstr(p.why, "service 'start': cannot start '/bin/bash'"));
+	stop(&w, &p);
+}
+
+static void what_cannot_be_started_fails_the_create(void **state)
+{
+	struct world w;
+	struct patient p;
+	start(&w);
+	start_nothing(&w, &p, false);
 	wait_for(&w, &p.failed, "a create to fail");
 	assert_int_equal(p.error.status, 504);
 	assert_non_null(strstr(p.error.message, "service 'start': cannot start '/bin/bash'"));
@@ -297,6 +316,7 @@ int main(void)
 		cmocka_unit_test(a_create_waits_for_what_was_started),
 		cmocka_unit_test(a_create_waits_for_the_probe),
 		cmocka_unit_test(what_cannot_be_started_fails_the_create),
+		cmocka_unit_test(a_pool_learns_that_it_will_never_be_ready),
 		cmocka_unit_test(who_waits_can_be_killed),
 	};
 	cmocka_set_test_filter(getenv("CMOCKA_TEST_FILTER"));

@@ -192,9 +192,11 @@ static void on_released(struct box *b, void *arg)
 	p->box = NULL;
 }
 
-static void on_prepared(struct box *b, bool ready, void *arg)
+static void on_prepared(struct box *b, bool ready, const char *why, void *arg)
 {
 	struct patient *p = arg;
+	if (why)
+		snprintf(p->why, sizeof(p->why), "%s", why);
 	p->prepared = ready;
 	p->unready |= !ready;
 }

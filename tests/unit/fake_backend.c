@@ -183,7 +183,7 @@ static void prepare(struct box *b, bool on)
 	if (b->starting || b->killing || !b->m->unassigned || b->prepared == on)
 		return;
 	b->prepared = on;
-	b->ops->prepared(b, on, b->arg);
+	b->ops->prepared(b, on, NULL, b->arg);
 }
 
 unsigned fake_prepare(bool on)

@@ -51,20 +51,32 @@ int box_assign(struct box *b, const struct box_assignment *a, box_assigned_fn *d
 	return 0;
 }
 
+enum { WHY_SIZE = 480 };
+
 /* What a guest says of itself, as a part of an error: its lines are joined. */
-static void tell_why(struct str why, struct error *err)
+static const char *copy_why(struct str why, char text[WHY_SIZE])
 {
-	char text[sizeof(err->message)];
-	size_t n = MIN(why.n, sizeof(text) - 1);
+	size_t n = MIN(why.n, (size_t)WHY_SIZE - 1);
 	for (size_t i = 0; i < n; i++)
 		text[i] = (unsigned char)why.p[i] < 0x20 || why.p[i] == 0x7f ? ' ' : why.p[i];
 	text[n] = '\0';
-	error_set(err, -ETIMEDOUT, 504, "%s", n ? text : "the services of the sandbox are not ready");
+	return text;
+}
+
+static void take_prepared(struct box *b, const struct msg_prepared *m)
+{
+	char text[WHY_SIZE];
+	bool never = !m->ready && msg_has(m, prepared, why);
+	if ((m->ready == b->ready && !never) || !b->ops->prepared)
+		return;
+	b->ready = m->ready;
+	b->ops->prepared(b, m->ready, never ? copy_why(m->why, text) : NULL, b->arg);
 }
 
 bool box_await_message(struct box *b, const struct chan_message *m)
 {
 	struct error err = {0};
+	char text[WHY_SIZE];
 	if (!b->awaits_ready)
 		return false;
 	if (m->header.type == MSG_ID_claimed && !b->claimed) {
@@ -82,7 +94,8 @@ bool box_await_message(struct box *b, const struct chan_message *m)
 		box_is_running(b);
 		return true;
 	}
-	tell_why(msg_has(&m->body->prepared, prepared, why) ? m->body->prepared.why : STR(""), &err);
+	bool told = msg_has(&m->body->prepared, prepared, why);
+	error_set(&err, -ETIMEDOUT, 504, "%s", told ? copy_why(m->body->prepared.why, text) : "the services of the sandbox are not ready");
 	box_fail(b, &err);
 	return true;
 }
@@ -97,11 +110,7 @@ bool box_assign_message(struct box *b, const struct chan_message *m)
 {
 	struct error err = {0};
 	if (m->header.type == MSG_ID_prepared && b->unassigned) {
-		bool ready = m->body->prepared.ready;
-		if (ready != b->ready && b->ops->prepared) {
-			b->ready = ready;
-			b->ops->prepared(b, ready, b->arg);
-		}
+		take_prepared(b, &m->body->prepared);
 		return true;
 	}
 	if (m->header.type == MSG_ID_prepared)
