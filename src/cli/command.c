@@ -142,7 +142,11 @@ int cli_parse(struct cli *c, const struct command *command, int taken, int argc,
 	/* The command's own words go first, so that no option takes one of them as its value. */
 	argv += taken;
 	argc -= taken;
-	r = options_load(&c->options, &argc, argv, environ, err);
+	/* A flag of the command hides an option of that name. */
+	const char *own[CLI_MAX_FLAGS + 1] = {NULL};
+	for (size_t i = 0; i < count_flags(command); i++)
+		own[i] = command->flags[i].name;
+	r = options_load(&c->options, &argc, argv, own, environ, err);
 	if (r < 0)
 		return r;
 	for (int i = 1; i < argc; i++) {

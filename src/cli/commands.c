@@ -180,6 +180,20 @@ static const struct flag template_gc_flags[] = {
 
 static const struct flag quota_flags[] = {QUOTA_FLAGS, {0}};
 
+static const struct flag forward_flags[] = {
+	{"listen", 'l', FLAG_TEXT, "ADDRESS", "Loopback address and port to listen on (default 127.0.0.1:0, a free port).", 0, 0},
+	{"allow-insecure", 0, FLAG_SWITCH, NULL, "Also when the server is elsewhere and speaks no TLS.", 0, 0},
+	{0},
+};
+
+static const struct flag mcp_flags[] = {
+	{"template", 0, FLAG_TEXT, "TEMPLATE", "What sandbox_create makes when it is not told (default code-interpreter-v1).", 0, 0},
+	{"keep", 0, FLAG_SWITCH, NULL, "Pause the sandboxes at the end instead of ending them.", 0, 0},
+	{"allow-absolute", 0, FLAG_SWITCH, NULL, "Let the tools for files leave /home/user.", 0, 0},
+	{"lease", 0, FLAG_NUMBER, "SECONDS", "Sandboxes of a server that was killed end after this time (default 60).", 10, 3600},
+	{0},
+};
+
 static const struct flag cert_make_flags[] = {
 	{"days", 0, FLAG_NUMBER, "N", "How long the server's certificate is good (default 397).", 1, 825},
 	{"new-ca", 0, FLAG_SWITCH, NULL, "Also make a new authority: every client has to trust it anew.", 0, 0},
@@ -251,6 +265,12 @@ const struct command commands[] = {
 		"From Debian packages, and for code-interpreter-v1 pinned files of the registries of Python and npm. Without a name both. Needs root, a package mirror and about "
 		"2.5 GB of disk while it works. A template of the same name is replaced; sandboxes made from it go on.",
 		make_default_flags, 0, CLI_MAX_WORDS, REST_NONE, 0, cmd_template_make_default, true},
+	{"forward", "SANDBOX PORT", "Give a port of a sandbox an address on this machine, until interrupted.",
+		"Prints the URL. Every HTTP request and WebSocket that reaches it goes to the port through the server's ingress, with the headers and tokens that it needs there.", forward_flags, 2, 2, REST_NONE,
+		0, cmd_forward},
+	{"mcp", "", "Serve sandboxes as tools of an agent (MCP, on standard input and output).",
+		"For agents that start their tools themselves: Claude Code, Cursor and others. Everything that a session made is ended when standard input ends or a signal comes.", mcp_flags, 0, 0, REST_NONE,
+		0, cmd_mcp},
 	{"pool set", "TEMPLATE SIZE", "Keep sandboxes of a template started and ready, so that a create gets one at once.",
 		"SIZE is how many to begin with. With --min or --max the number follows what is asked for, within these bounds. SIZE 0 keeps none. They take memory of the whole server, so the key must "
 		"be one of the default team. A template without services has nothing to be ready.", pool_flags, 2, 2, REST_NONE, 0, cmd_pool_set},

@@ -65,6 +65,12 @@ int cmd_template_import(struct cli *c);
 /* template_export.c */
 int cmd_template_export(struct cli *c);
 
+/* commands_forward.c */
+int cmd_forward(struct cli *c);
+
+/* commands_mcp.c */
+int cmd_mcp(struct cli *c);
+
 /* commands_pool.c */
 int cmd_pool_set(struct cli *c);
 int cmd_pool_list(struct cli *c);

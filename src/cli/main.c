@@ -5,6 +5,7 @@
 #include "image/merge.h"
 #include "image/unpack.h"
 #include "ingress/front.h"
+#include "mcp/process.h"
 #include "node/node.h"
 
 #include <signal.h>
@@ -24,6 +25,7 @@ static const struct {
 	{"front", front_main},
 	{"merge", merge_main},
 	{"node", node_main},
+	{"tools", tools_main},
 	{"unpack", unpack_main},
 };
 

@@ -41,7 +41,7 @@ enum {
 struct serve;
 
 struct child {
-	const char *name; /* "node", "front", "egress" */
+	const char *name; /* "node", "front", "egress", "tools" */
 	struct serve *serve;
 	struct chan *chan; /* NULL when it does not run */
 	pid_t pid;         /* 0 when it does not run */
@@ -51,7 +51,7 @@ struct child {
 	struct loop_timer *restart, *patience;
 };
 
-enum { NODE, FRONT, EGRESS, CHILDREN };
+enum { NODE, FRONT, EGRESS, TOOLS, CHILDREN };
 
 struct serve {
 	const struct options *options;
@@ -66,8 +66,8 @@ struct serve {
 	int stopping; /* children asked to stop so far, in stop_order; 0 = serving */
 };
 
-/* Front first, so that no request meets a node that is going; egress serves until the last. */
-static const int stop_order[CHILDREN] = {FRONT, NODE, EGRESS};
+/* Tools first: it ends the sandboxes of its sessions through front. Front before node, so that no request meets a node that is going; egress serves until the last. */
+static const int stop_order[CHILDREN] = {TOOLS, FRONT, NODE, EGRESS};
 
 static void child_start(struct child *c);
 
@@ -160,7 +160,7 @@ static int load_first_key(struct serve *s, struct error *err)
 static int prepare(struct serve *s, struct error *err)
 {
 	const struct options *o = s->options;
-	struct passwd front = {0}, egress = {0}, build = {0};
+	struct passwd front = {0}, egress = {0}, build = {0}, tools = {0};
 	char path[4096];
 	if (geteuid() != 0)
 		return error_set(err, -EPERM, 500, "cubicle serve needs root: it makes namespaces, mounts and network links");
@@ -169,14 +169,21 @@ static int prepare(struct serve *s, struct error *err)
 		r = find_user("user.egress", o->user_egress, &egress, err);
 	if (r == 0)
 		r = find_user("user.build", o->user_build, &build, err);
-	if (r == 0 && (front.pw_uid == egress.pw_uid || build.pw_uid == front.pw_uid || build.pw_uid == egress.pw_uid))
-		r = error_set(err, -EINVAL, 500, "user.front, user.egress and user.build must be three users");
+	if (r == 0)
+		r = find_user("user.tools", o->user_tools, &tools, err);
+	const uid_t users[] = {front.pw_uid, egress.pw_uid, build.pw_uid, tools.pw_uid};
+	for (size_t i = 0; r == 0 && i < ARRAY_SIZE(users); i++)
+		for (size_t j = 0; r == 0 && j < i; j++)
+			if (users[i] == users[j])
+				r = error_set(err, -EINVAL, 500, "user.front, user.egress, user.build and user.tools must be four users");
 	if (r == 0)
 		r = prepare_directory(o->state_dir, "", 0711, 0, 0, err);
 	if (r == 0)
 		r = prepare_directory(o->state_dir, "node", 0700, 0, 0, err);
 	if (r == 0)
 		r = prepare_directory(o->state_dir, "front", 0700, front.pw_uid, front.pw_gid, err);
+	if (r == 0)
+		r = prepare_directory(o->state_dir, "tools", 0500, tools.pw_uid, tools.pw_gid, err);
 	if (r < 0 || (r = s->lock = take_lock(o->state_dir, err)) < 0)
 		return r;
 	if ((r = s->options_fd = seal_options(o, err)) < 0 || (r = load_first_key(s, err)) < 0)
@@ -301,6 +308,14 @@ static void on_closed(struct chan *chan, const struct error *err, void *arg)
 
 static const struct chan_ops child_ops = {on_message, on_closed};
 
+/* Have the two a channel to each other? */
+static bool speak(int a, int b)
+{
+	if (a == TOOLS || b == TOOLS)
+		return a == FRONT || b == FRONT;
+	return a == NODE || b == NODE;
+}
+
 /* Gives two running children a fresh channel to each other. */
 static void introduce(struct child *a, struct child *b)
 {
@@ -380,7 +395,7 @@ static void child_start(struct child *c)
 			send_certificates(s, 0, NULL);
 	}
 	for (int i = 0; i < CHILDREN; i++)
-		if (&s->child[i] != c && (c == &s->child[NODE] || i == NODE))
+		if (&s->child[i] != c && speak(i, (int)(c - s->child)))
 			introduce(&s->child[i], c);
 }
 
@@ -493,7 +508,7 @@ static int redirect_log(const char *path, struct error *err)
 
 static int run(struct serve *s, struct error *err)
 {
-	static const char *const names[CHILDREN] = {"node", "front", "egress"};
+	static const char *const names[CHILDREN] = {"node", "front", "egress", "tools"};
 	int r = prepare(s, err);
 	if (r < 0)
 		return r;

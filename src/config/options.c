@@ -199,7 +199,15 @@ int options_read_env(struct options *o, char **environ, struct error *err)
 	return 0;
 }
 
-int options_read_flags(struct options *o, int *argc, char **argv, struct error *err)
+static bool is_in(struct str name, const char *const *names)
+{
+	for (; names && *names; names++)
+		if (str_is(name, *names))
+			return true;
+	return false;
+}
+
+int options_read_flags(struct options *o, int *argc, char **argv, const char *const *others, struct error *err)
 {
 	int kept = 1, i = 1;
 	for (; i < *argc && strcmp(argv[i], "--") != 0; i++) {
@@ -207,7 +215,7 @@ int options_read_flags(struct options *o, int *argc, char **argv, struct error *
 		bool joined = str_starts(word, STR("--")) && str_cut(str_from(word, 2), '=', &name, &value);
 		if (!joined)
 			name = str_from(word, 2);
-		if (!str_starts(word, STR("--")) || !find(name)) {
+		if (!str_starts(word, STR("--")) || !find(name) || is_in(name, others)) {
 			argv[kept++] = argv[i];
 			continue;
 		}
@@ -229,7 +237,7 @@ int options_read_flags(struct options *o, int *argc, char **argv, struct error *
 	return 0;
 }
 
-int options_load(struct options *o, int *argc, char **argv, char **environ, struct error *err)
+int options_load(struct options *o, int *argc, char **argv, const char *const *others, char **environ, struct error *err)
 {
 	const char *path = getenv("CUBICLE_CONFIG");
 	bool named = path && *path;
@@ -253,7 +261,7 @@ int options_load(struct options *o, int *argc, char **argv, char **environ, stru
 	if (r == 0)
 		r = options_read_env(o, environ, err);
 	if (r == 0)
-		r = options_read_flags(o, argc, argv, err);
+		r = options_read_flags(o, argc, argv, others, err);
 	return r < 0 ? r : options_check(o, err);
 }
 

@@ -24,6 +24,7 @@
 	O("log.level", log_level, STRING, "info", 0, 0, "Lowest level written: debug, info, warn or error.")  \
 	O("log.file", log_file, STRING, "", 0, 0, "File for the logs; empty: standard error.")               \
 	O("user.front", user_front, STRING, "cubicle-front", 0, 0, "System user of the front process.")      \
+	O("user.tools", user_tools, STRING, "cubicle-tools", 0, 0, "System user of the process of the MCP server.") \
 	O("user.egress", user_egress, STRING, "cubicle-egress", 0, 0, "System user of the egress process.")  \
 	O("user.build", user_build, STRING, "cubicle-build", 0, 0, "System user of the processes that build templates.") \
 	O("build.max", build_max, INT, "2", 1, 64, "Most builds of templates at once; more wait.") \
@@ -87,10 +88,10 @@ int options_read_file(struct options *o, const char *path, bool required, struct
 int options_read_text(struct options *o, const char *source, struct str text, struct error *err);
 /* Takes every CUBICLE_... variable that names an option; an unknown one is an error unless it is in a short list of others' (CUBICLE_BACKEND...). */
 int options_read_env(struct options *o, char **environ, struct error *err);
-/* Takes options out of argv (from index 1), leaving the other words: new argc in *argc. "--" ends. */
-int options_read_flags(struct options *o, int *argc, char **argv, struct error *err);
+/* Takes options out of argv (from index 1), leaving the other words: new argc in *argc. "--" ends. A name in `others` (ended by NULL, or NULL) is left there: it means something else. */
+int options_read_flags(struct options *o, int *argc, char **argv, const char *const *others, struct error *err);
 /* Default order: file (flag --config, else $CUBICLE_CONFIG, else /etc/cubicle/cubicle.conf when it exists), environment, flags; then options_check. */
-int options_load(struct options *o, int *argc, char **argv, char **environ, struct error *err);
+int options_load(struct options *o, int *argc, char **argv, const char *const *others, char **environ, struct error *err);
 /* Rules across options (pool.min <= pool.max, timeout.default <= timeout.max, ...). */
 int options_check(const struct options *o, struct error *err);
 

@@ -28,6 +28,7 @@ struct exchange {
 	struct http_req *req;
 	struct upstream *up; /* WAKING, OPENING, DONE: NULL */
 	struct node_call *call;
+	struct tools_call *tools_call; /* of a request to the MCP server, which has no sandbox */
 	struct gate_waiter waiter;
 	int64_t wake_deadline; /* CLOCK_BOOTTIME; 0 = it never waited */
 	struct loop_timer *timer;
@@ -38,6 +39,7 @@ struct exchange {
 	bool sent_body;     /* bytes of the request's body went out: it cannot be sent again */
 	bool request_done;  /* its end as well */
 	bool retried, fresh_only;
+	bool tools;         /* it is for the MCP server */
 	bool upgrade, head_request, continued, hung_up;
 	bool peer_done;     /* TUNNEL: the sandbox closed its half */
 	bool keep_alive;    /* of the answer */

@@ -4,14 +4,15 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "ingress/confine.h"
 #include "ingress/ingress.h"
 #include "ingress/page.h"
 #include "ingress/upstream.h"
 #include "io/chan.h"
 #include "io/json.h"
 #include "io/tls.h"
+#include "sys/confine.h"
 
+#include <seccomp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -27,6 +28,31 @@ enum { WORKERS = 4, MAX_JOBS = 4096, MAX_CONNECTIONS = 100000, MAX_MONITORS = 64
 #define STOP_PATIENCE (5 * NS_PER_S)
 #define STOP_CHECK (20 * NS_PER_MS)
 
+/* After its start nothing may be executed, no process or thread made, no socket opened. */
+/* What the loop, the worker threads, SQLite and the allocator use. */
+static const int allowed[] = {
+	/* sockets and the loop */
+	SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(recvfrom), SCMP_SYS(recvmsg), SCMP_SYS(sendto),
+	SCMP_SYS(sendmsg), SCMP_SYS(accept4), SCMP_SYS(shutdown), SCMP_SYS(close), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt),
+	SCMP_SYS(getsockname), SCMP_SYS(getpeername), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl),
+	SCMP_SYS(timerfd_settime), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(fcntl),
+	/* SQLite's files */
+	SCMP_SYS(openat), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(ftruncate),
+	SCMP_SYS(fallocate), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
+	SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
+	SCMP_SYS(getcwd), SCMP_SYS(fchmod), SCMP_SYS(fchown),
+	/* specifications of builds (api/template_builds.h) */
+	SCMP_SYS(memfd_create),
+	/* memory, threads, time */
+	SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect), SCMP_SYS(madvise), SCMP_SYS(brk), SCMP_SYS(futex),
+	SCMP_SYS(sched_yield), SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday), SCMP_SYS(nanosleep),
+	SCMP_SYS(clock_nanosleep), SCMP_SYS(getrandom), SCMP_SYS(sysinfo), SCMP_SYS(restart_syscall),
+	/* one's own */
+	SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getrlimit),
+	SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(tgkill),
+	SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(exit), SCMP_SYS(exit_group),
+};
+
 struct front {
 	struct loop *loop;
 	struct options options;
@@ -35,6 +61,7 @@ struct front {
 	struct node_client *node;
 	struct api *api;
 	struct ingress *ingress;
+	struct tools *tools;
 	struct http_server *public, *admin, *metrics;
 	struct tls_server *tls; /* of new connections to FD_TLS; NULL without listen.tls */
 	struct chan *serve;
@@ -47,7 +74,9 @@ static void take_request(struct front *f, struct http_req *r, bool admin)
 {
 	struct route route;
 	route_request(r->head, &route);
-	if (route.kind == ROUTE_API)
+	if (route.kind == ROUTE_API && !admin && str_is(r->head->path, "/mcp"))
+		ingress_handle_tools(f->ingress, r);
+	else if (route.kind == ROUTE_API)
 		api_handle(f->api, r, admin);
 	else if (route.kind == ROUTE_SANDBOX)
 		ingress_handle(f->ingress, r, &route);
@@ -187,6 +216,10 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		int r = node_client_attach(f->node, steal_fd(&m->fds[0]));
 		if (r < 0)
 			log_error("the node's channel: %s", strerror(-r));
+	} else if (m->header.type == MSG_ID_peer && str_is(m->body->peer.role, "tools")) {
+		int r = tools_attach(f->tools, steal_fd(&m->fds[0]));
+		if (r < 0)
+			log_error("the channel to the MCP server: %s", strerror(-r));
 	} else if (m->header.type == MSG_ID_first_key) {
 		if (api_first_key(f->api, &m->body->first_key, &err) < 0)
 			log_error("the first key: %s", err.message);
@@ -240,7 +273,8 @@ static int start(struct front *f, struct error *err)
 	f->workq = workq_new(WORKERS, MAX_JOBS);
 	f->index = f->loop ? index_new() : NULL;
 	f->node = f->index ? node_client_new(f->loop, f->index) : NULL;
-	f->timer = f->node ? loop_timer_new(f->loop, on_timer, f) : NULL;
+	f->tools = f->node ? tools_new(f->loop) : NULL;
+	f->timer = f->tools ? loop_timer_new(f->loop, on_timer, f) : NULL;
 	if (!f->workq || !f->timer)
 		return error_errno(err, -ENOMEM, "starting");
 	/* "/" is the front's own directory by now. */
@@ -249,7 +283,7 @@ static int start(struct front *f, struct error *err)
 	int r = api_new(&api, &f->api, err);
 	if (r < 0)
 		return r;
-	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .quota = api_quota(f->api), .own_key = own_key, .arg = f,
+	struct ingress_config ingress = {.loop = f->loop, .index = f->index, .node = f->node, .quota = api_quota(f->api), .tools = f->tools, .own_key = own_key, .arg = f,
 		.connection_limit = (unsigned)f->options.ingress_connections};
 	struct http_server_config public = {.on_request = on_public_request, .arg = f, .max_connections = max_connections()};
 	struct http_server_config admin = {.on_request = on_admin_request, .arg = f};
@@ -261,7 +295,7 @@ static int start(struct front *f, struct error *err)
 	f->serve = chan_new(f->loop, FD_SERVE, MSG_FROM_SERVE, 0, &serve_ops, f);
 	if (!f->ingress || !f->public || !f->admin || !f->metrics || !f->serve)
 		return error_errno(err, -ENOMEM, "starting");
-	return confine_syscalls(err);
+	return confine_syscalls(allowed, ARRAY_SIZE(allowed), err);
 }
 
 /* In this order: requests end before what they hang on. */
@@ -274,6 +308,7 @@ static void finish(struct front *f)
 		loop_turn(f->loop, 0); /* what was put off to the end of a turn, and work that is done */
 	workq_free(f->workq);
 	ingress_free(f->ingress);
+	tools_free(f->tools);
 	api_free(f->api);
 	node_client_free(f->node);
 	index_free(f->index);
@@ -297,7 +332,7 @@ int front_main(int argc, char **argv)
 	cleanup_buf struct buf directory = BUF_INIT;
 	buf_addf(&directory, "%s/front", f.options.state_dir ? f.options.state_dir : "");
 	if (r == 0)
-		r = confine_process(f.options.user_front, buf_cstr(&directory), &err);
+		r = confine_process("user.front", f.options.user_front, buf_cstr(&directory), &err);
 	if (r == 0)
 		r = start(&f, &err);
 	if (r == 0) {

@@ -34,6 +34,7 @@ static void wake(struct exchange *x, const struct index_sandbox *s);
 void exchange_release(struct exchange *x)
 {
 	node_call_cancel(steal_pointer(&x->call));
+	tools_call_cancel(steal_pointer(&x->tools_call));
 	gate_leave(&x->waiter);
 	if (x->timer)
 		loop_timer_stop(x->timer);
@@ -115,7 +116,7 @@ void exchange_set_timer(struct exchange *x, int64_t ns)
 static void send_end(struct exchange *x)
 {
 	if (x->req->head->framing == HTTP_BODY_CHUNKED) {
-		const struct forward f = {.own_key = x->ingress->config.own_key, .arg = x->ingress->config.arg};
+		const struct forward f = {.own_key = x->tools ? NULL : x->ingress->config.own_key, .arg = x->ingress->config.arg};
 		cleanup_buf struct buf trailers = BUF_INIT;
 		if (forward_trailers(&trailers, http_req_trailers(x->req), &f) < 0) {
 			exchange_fail(x, "The server is out of memory", false);
@@ -137,7 +138,7 @@ static void pass_hangup(struct exchange *x)
 static void send_head(struct exchange *x)
 {
 	char peer[INET6_ADDRSTRLEN];
-	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = http_conn_is_secure(x->req->conn) ? "https" : "http", .own_key = x->ingress->config.own_key,
+	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = http_conn_is_secure(x->req->conn) ? "https" : "http", .own_key = x->tools ? NULL : x->ingress->config.own_key,
 		.arg = x->ingress->config.arg};
 	cleanup_buf struct buf head = BUF_INIT;
 	if (forward_request(&head, x->req->head, &f) < 0) {
@@ -199,11 +200,33 @@ static void on_opened(const struct node_answer *a, void *arg)
 	}
 }
 
+static void fail_no_tools(struct exchange *x)
+{
+	answer(x, &(struct page){.status = 503, .message = "The MCP server is starting. Try again in a moment.", .retry_after = 1});
+}
+
+static void on_tools_opened(int fd, void *arg)
+{
+	struct exchange *x = arg;
+	x->tools_call = NULL;
+	x->up = fd < 0 ? NULL : target_add(x->target, fd, x->port, &answer_ops, x);
+	if (x->up)
+		send_head(x);
+	else
+		fail_no_tools(x);
+}
+
 static void open_connection(struct exchange *x)
 {
 	struct error err = {0};
 	x->state = OPENING;
 	x->tries++;
+	if (x->tools) {
+		x->tools_call = tools_open(x->ingress->config.tools, on_tools_opened, x);
+		if (!x->tools_call)
+			fail_no_tools(x);
+		return;
+	}
 	x->call = node_open(x->ingress->config.node, str_of(x->id), x->port, on_opened, x, &err);
 	if (!x->call)
 		fail_with(x, &err);
@@ -463,6 +486,22 @@ void ingress_handle(struct ingress *g, struct http_req *r, const struct route *r
 	} else {
 		wake(x, s);
 	}
+}
+
+void ingress_handle_tools(struct ingress *g, struct http_req *r)
+{
+	static const struct route tools = {.kind = ROUTE_SANDBOX, .id = "mcp", .port = 0}; /* no id of a sandbox: these are longer */
+	struct target *t = g->config.tools ? pool_target(g->pool, str_of(tools.id), STR("")) : NULL;
+	struct exchange *x = t && t->n_exchanges < g->config.connection_limit ? exchange_new(g, r, &tools) : NULL;
+	if (!x) {
+		if (t)
+			target_settle(t);
+		http_respond_error(r, t ? 503 : 501, t ? "the MCP server has too many connections" : "this server has no MCP server");
+		return;
+	}
+	x->tools = true;
+	move(x, t);
+	exchange_begin(x);
 }
 
 struct ingress *ingress_new(const struct ingress_config *config)

@@ -13,6 +13,7 @@
 
 #include "api/quota.h"
 #include "ingress/route.h"
+#include "ingress/tools.h"
 #include "io/http_server.h"
 
 struct ingress;
@@ -22,6 +23,7 @@ struct ingress_config {
 	struct sandbox_index *index;
 	struct node_client *node;
 	struct quota *quota;                          /* of teams, for resumes; NULL = none */
+	struct tools *tools;                          /* NULL = there is no MCP server */
 	unsigned connection_limit;                    /* exchanges at once in one sandbox; more get 429 */
 	int64_t wake_patience;                        /* ns that a request waits for its sandbox to be resumed, then 409; 0 = 30 s */
 	bool (*own_key)(struct str value, void *arg); /* whether it is a valid API key of this server: never forwarded */
@@ -35,5 +37,7 @@ void ingress_free(struct ingress *g);
 
 /* Takes over a request from on_request() that route_request() gave to a sandbox. */
 void ingress_handle(struct ingress *g, struct http_req *r, const struct route *route);
+/* Likewise, a request to the MCP server: as it is, with the caller's key. */
+void ingress_handle_tools(struct ingress *g, struct http_req *r);
 
 #endif

@@ -17,7 +17,8 @@ enum {
 	MSG_FROM_INIT = 1 << 6,   /* init to node: hostile bytes, never descriptors */
 	MSG_TO_BUILDER = 1 << 7,  /* node to the processes that make templates (image/builder.h, image/unpack.h) */
 	MSG_FROM_BUILDER = 1 << 8, /* they to node: hostile bytes */
-	MSG_FROM_ANY = (1 << 9) - 1,
+	MSG_FROM_TOOLS = 1 << 9,  /* the process of the MCP server to front */
+	MSG_FROM_ANY = (1 << 10) - 1,
 };
 
 /* Answers */
@@ -209,6 +210,9 @@ enum {
 #define MSG_FIELDS_describe_template(F) /* answered by `template_description`, or 404 */                    \
 	F(describe_template, 1, STR, team, 64, REQUIRED)                                                     \
 	F(describe_template, 2, STR, template, 256, REQUIRED) /* template id, or template id:tag */
+
+/* front to tools: a connection to the MCP server, for one request after the other; answered by `stream` */
+#define MSG_FIELDS_open_tools(F)
 
 /* node to front */
 #define MSG_FIELDS_sandbox(F)                                                                                \
@@ -534,7 +538,7 @@ enum {
 	M(40, sandbox, MSG_FROM_NODE, 0)                                                                     \
 	M(41, template, MSG_FROM_NODE, 0)                                                                    \
 	M(42, synced, MSG_FROM_NODE, 0)                                                                      \
-	M(43, stream, MSG_FROM_NODE | MSG_TO_BUILDER, 1)                                                     \
+	M(43, stream, MSG_FROM_NODE | MSG_TO_BUILDER | MSG_FROM_TOOLS, 1)                                                     \
 	M(44, snapshot, MSG_FROM_NODE, 0)                                                                    \
 	M(45, forked, MSG_FROM_NODE, 0)                                                                      \
 	M(46, metrics_page, MSG_FROM_NODE, 0)                                                                \
@@ -559,6 +563,7 @@ enum {
 	M(96, log_page, MSG_FROM_INIT | MSG_FROM_NODE, 0)                                                    \
 	M(97, prepared, MSG_FROM_INIT, 0)                                                                    \
 	M(98, assigned, MSG_FROM_INIT, 0)                                                                    \
+	M(100, open_tools, MSG_FROM_FRONT, 0)\
 	M(110, start, 0, 0)                                                                                  \
 	M(120, make_template, MSG_FROM_FRONT, 0)                                                             \
 	M(121, start_build, MSG_FROM_FRONT, 1)                                                               \

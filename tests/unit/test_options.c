@@ -21,7 +21,7 @@ static void later_sources_win_and_are_named(void **state)
 	char *env[] = {config, "HOME=/", NULL};
 	int argc = 9;
 	struct error err = {0};
-	assert_int_equal(options_load(&o, &argc, argv, env, &err), 0);
+	assert_int_equal(options_load(&o, &argc, argv, NULL, env, &err), 0);
 	assert_int_equal(o.pool_min, 4);
 	assert_int_equal(o.pool_max, 9);
 	assert_string_equal(o.listen, "1.2.3.4:5");

@@ -1,4 +1,4 @@
-#include "ingress/confine.h"
+#include "sys/confine.h"
 
 #include "base/cleanup.h"
 #include "sys/caps.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-/* Descriptors: two for each exchange, so this is what bounds the front; the kernel's own ceiling may be lower. */
+/* Descriptors: two for each exchange of the front, so this is what bounds it; the kernel's own ceiling may be lower. */
 enum { MAX_FILES = 262144 };
 
 static int set_limits(struct error *err)
@@ -72,12 +72,12 @@ static int become_user(const char *name, uid_t uid, gid_t gid, struct error *err
 	return 0;
 }
 
-int confine_process(const char *user, const char *directory, struct error *err)
+int confine_process(const char *option, const char *user, const char *directory, struct error *err)
 {
 	errno = 0;
 	const struct passwd *p = getpwnam(user);
 	if (!p || p->pw_uid == 0)
-		return error_set(err, -ENOENT, 500, "user.front: '%s' is no user without privileges", user);
+		return error_set(err, -ENOENT, 500, "%s: '%s' is no user without privileges", option, user);
 	uid_t uid = p->pw_uid;
 	gid_t gid = p->pw_gid;
 	umask(0077);
@@ -95,37 +95,13 @@ int confine_process(const char *user, const char *directory, struct error *err)
 	return 0;
 }
 
-/* What the loop, the worker threads, SQLite and the allocator use. */
-static const int allowed[] = {
-	/* sockets and the loop */
-	SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(recvfrom), SCMP_SYS(recvmsg), SCMP_SYS(sendto),
-	SCMP_SYS(sendmsg), SCMP_SYS(accept4), SCMP_SYS(shutdown), SCMP_SYS(close), SCMP_SYS(getsockopt), SCMP_SYS(setsockopt),
-	SCMP_SYS(getsockname), SCMP_SYS(getpeername), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait), SCMP_SYS(epoll_ctl),
-	SCMP_SYS(timerfd_settime), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(fcntl),
-	/* SQLite's files */
-	SCMP_SYS(openat), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(ftruncate),
-	SCMP_SYS(fallocate), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
-	SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
-	SCMP_SYS(getcwd), SCMP_SYS(fchmod), SCMP_SYS(fchown),
-	/* specifications of builds (api/template_builds.h) */
-	SCMP_SYS(memfd_create),
-	/* memory, threads, time */
-	SCMP_SYS(mmap), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(mprotect), SCMP_SYS(madvise), SCMP_SYS(brk), SCMP_SYS(futex),
-	SCMP_SYS(sched_yield), SCMP_SYS(sched_getaffinity), SCMP_SYS(clock_gettime), SCMP_SYS(gettimeofday), SCMP_SYS(nanosleep),
-	SCMP_SYS(clock_nanosleep), SCMP_SYS(getrandom), SCMP_SYS(sysinfo), SCMP_SYS(restart_syscall),
-	/* one's own */
-	SCMP_SYS(getpid), SCMP_SYS(gettid), SCMP_SYS(getuid), SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getrlimit),
-	SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack), SCMP_SYS(tgkill),
-	SCMP_SYS(set_robust_list), SCMP_SYS(rseq), SCMP_SYS(exit), SCMP_SYS(exit_group),
-};
-
-int confine_syscalls(struct error *err)
+int confine_syscalls(const int *allowed, size_t n, struct error *err)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
 	if (!filter)
 		return error_errno(err, -ENOMEM, "system-call filter");
 	int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
-	for (size_t i = 0; r == 0 && i < ARRAY_SIZE(allowed); i++) {
+	for (size_t i = 0; r == 0 && i < n; i++) {
 		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, allowed[i], 0);
 		if (r == -EDOM || r == -EFAULT)
 			r = 0; /* a call that this architecture does not have */
