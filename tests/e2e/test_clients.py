@@ -12,6 +12,7 @@ from conftest import serving
 from matrix.calls import REFUSED, names
 from matrix.clients import CLIENTS
 from matrix.page import PAGE, render, split
+from registry import Layout, Registry, busybox
 from server import BUILD, ROOT, wait_for
 
 RESULTS = BUILD / "clients.jsonl"
@@ -20,7 +21,7 @@ RESULTS = BUILD / "clients.jsonl"
 def drive(client, server):
     """What the client found: {call: (result, detail)}."""
     words, cwd = client.command()
-    cube = {"CUBE_API_URL": server.url, "CUBE_API_KEY": server.api_key, "CUBE_PROXY_NODE_IP": "127.0.0.1", "CUBE_PROXY_PORT_HTTP": str(server.port)}
+    cube = {"CUBE_API_URL": server.url, "CUBE_API_KEY": server.api_key, "CUBE_PROXY_NODE_IP": "127.0.0.1", "CUBE_PROXY_PORT_HTTP": str(server.port), "TEST_IMAGE": server.image}
     r = subprocess.run(words, cwd=cwd, env={**os.environ, **server.env(), **cube}, capture_output=True, text=True, timeout=1200)
     found = {}
     for line in r.stdout.splitlines():
@@ -41,9 +42,22 @@ def complaint(call, result, detail):
     return None
 
 
+SERVES = 'mkdir -p /www; echo "$GREETING" > /www/ready; exec busybox httpd -f -p 8080 -h /www'
+
+
 @pytest.fixture(scope="module")
-def server():
-    with serving(templates=("base", "code-interpreter-v1")) as s:
+def image(tmp_path_factory):
+    """The reference of an image that serves on port 8080, in a registry without TLS."""
+    with Registry() as hub:
+        layout = Layout(tmp_path_factory.mktemp("image"))
+        layout.image([busybox()], {"Cmd": ["/bin/sh", "-c", SERVES], "Env": ["PATH=/bin"]}, tag="1")
+        yield hub.push(layout, "1", "team/serves", "1")
+
+
+@pytest.fixture(scope="module")
+def server(image):
+    with serving(templates=("base", "code-interpreter-v1"), options={"registry.insecure": image.split("/")[0]}) as s:
+        s.image = image
         yield s
 
 

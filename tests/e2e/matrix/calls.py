@@ -97,14 +97,17 @@ SDK = {
         ("snapshot with a name", "used by its name"),
         ("fork", "two, with the parent's files and ids of their own; no such sandbox"),
     ],
+    "Templates": [
+        ("build a template", "files copied, variables, commands, a start command that is ready; its log; a sandbox of it"),
+        ("template tags", "given, listed, taken away; a sandbox by a tag"),
+        ("a build that fails", "the client's build error, with the command's reason"),
+    ],
     "Not served yet": [
         ("create with a domain rule", ""),
         ("create with identity tokens", ""),
         ("create with a volume", ""),
         ("list volumes", ""),
         ("list secrets", ""),
-        ("build a template", ""),
-        ("template tags", ""),
     ],
 }
 
@@ -139,10 +142,10 @@ CLI = {
         ("sandbox kill", "several; one that is gone"),
         ("sandbox logs", ""),
         ("sandbox metrics", "as text, as JSON"),
-        ("template list", ""),
+        ("template list", "those of the machine"),
         ("sandbox pause, resume", "and the state between"),
         ("sandbox snapshot", "create, list, delete"),
-        ("template create", ""),
+        ("template create, publish, delete", "from a Dockerfile"),
     ],
 }
 
@@ -163,6 +166,7 @@ CUBE = {
         ("clone", "three at once, with the files; the temporary snapshot goes with them"),
         ("roll back", "the file as it was; no such snapshot"),
         ("network policy", "at the create, replaced live"),
+        ("templates", "made from an image, its build followed, listed, built again, deleted; the probed port answers at once"),
     ],
 }
 
@@ -174,9 +178,6 @@ REFUSED = {
     "create with a volume": r"400.*[Vv]olume",
     "list volumes": r"501.*volumes",
     "list secrets": r"501.*secrets",
-    "build a template": r"501.*templates",
-    "template tags": r"501.*tags",
-    "template create": r"501.*templates",
 }
 
 SUITES = {"sdk": SDK, "code": CODE, "cli": CLI, "cube": CUBE}

@@ -2,7 +2,10 @@
 // test_clients.py imports it beside the client, in the directory of the client's environment; E2B_API_URL and its likes name the server.
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 
 class Absent extends Error {}
 class Refused extends Error {}
@@ -46,6 +49,18 @@ const need = (condition, what) => {
 export function calls(sdk, version) {
   const { Sandbox } = sdk
   const [, minor] = version.split('.').map(Number)
+  /** A template of a name of its own, from a directory of its own; both are gone afterwards. */
+  const built = async (body) => {
+    need(sdk.Template?.build, 'Template.build')
+    const name = unique().replaceAll('.', '-')
+    const directory = mkdtempSync(join(tmpdir(), 'cubicle-built-'))
+    try {
+      return await body(name, directory)
+    } finally {
+      rmSync(directory, { recursive: true })
+      await fetch(`${process.env.E2B_API_URL}/templates/${name}?force=true`, { method: 'DELETE', headers: { 'X-API-KEY': process.env.E2B_API_KEY } })
+    }
+  }
   const unique = () => `js-${version}-${randomBytes(6).toString('hex')}`
   let shared
 
@@ -687,11 +702,40 @@ export function calls(sdk, version) {
       need(sdk.Secret?.list, 'Secret.list')
       return refused(() => sdk.Secret.list().nextItems())
     },
-    'build a template': () => refused(() => sdk.Template.build(sdk.Template().fromImage('debian:12').runCmd('true'), { alias: 'x-built' })),
-    'template tags': () => {
+    'build a template': () => built(async (name, directory) => {
+      mkdirSync(`${directory}/tree`)
+      writeFileSync(`${directory}/tree/.hidden`, 'hidden')
+      writeFileSync(`${directory}/one.txt`, 'one')
+      const logs = []
+      const template = sdk.Template({ fileContextPath: directory }).fromTemplate('base').copy('one.txt', '/srv/').copy('tree', '/srv/tree').setEnvs({ WHO: 'world' })
+        .runCmd('echo hello $WHO > /home/user/hello').setStartCmd('touch /tmp/started; exec sleep 1000000', sdk.waitForFile('/tmp/started'))
+      await sdk.Template.build(template, { alias: name, onBuildLogs: (entry) => logs.push(entry) })
+      assert.ok(logs.length > 2, JSON.stringify(logs))
+      assert.equal(await sdk.Template.exists?.(name) ?? true, true)
+      const sandbox = await Sandbox.create(name, { timeoutMs: 300_000 })
+      const { stdout } = await sandbox.commands.run('cat /srv/one.txt /srv/tree/.hidden ~/hello; ls /tmp/started')
+      assert.equal(stdout, 'onehiddenhello world\n/tmp/started\n')
+      await sandbox.kill()
+    }),
+    'template tags': () => built(async (name) => {
       need(sdk.Template.getTags, 'Template.getTags')
-      return refused(() => sdk.Template.getTags('base'))
-    },
+      const info = await sdk.Template.build(sdk.Template().fromTemplate('base').runCmd('echo one > ~/which'), `${name}:v1`)
+      const given = await sdk.Template.assignTags(`${name}:v1`, ['prod', 'Latest'])
+      assert.deepEqual([given.buildId, given.tags.sort()], [info.buildId, ['latest', 'prod']])
+      assert.deepEqual((await sdk.Template.getTags(info.templateId)).map((t) => t.tag).sort(), ['latest', 'prod', 'v1'])
+      const sandbox = await Sandbox.create(`${name}:prod`, { timeoutMs: 300_000 })
+      assert.equal((await sandbox.commands.run('cat which')).stdout, 'one\n')
+      await sandbox.kill()
+      await sdk.Template.removeTags(name, ['prod'])
+      await assert.rejects(Sandbox.create(`${name}:prod`), /404.*not found/s)
+      await assert.rejects(sdk.Template.removeTags(name, ['default']), /400/)
+      await assert.rejects(sdk.Template.assignTags(':v1', ['x']), /400/)
+    }),
+    'a build that fails': () => built(async (name) => {
+      await assert.rejects(sdk.Template.build(sdk.Template().fromTemplate('base').runCmd('echo one').runCmd('echo gone wrong >&2; exit 7'), { alias: name }),
+        (e) => e.constructor.name === 'BuildError' && /7/.test(e.message))
+      await assert.rejects(Sandbox.create(name), /404.*not found/s)
+    }),
 
     'the end': async () => {
       if (shared) await shared.kill()

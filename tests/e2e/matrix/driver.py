@@ -4,14 +4,20 @@ what the synchronous one returns at once, the other one returns after an await."
 
 import asyncio
 import concurrent.futures
+import contextlib
 import hashlib
 import http.client
 import inspect
 import io
 import os
+import pathlib
 import re
+import shutil
 import sys
+import tempfile
+import urllib.error
 import urllib.parse
+import urllib.request
 import uuid
 from datetime import timedelta
 
@@ -920,15 +926,60 @@ async def _():
     await refused(lambda: secret.list().next_items())
 
 
+class Built:
+    """A name for a template and a directory for its files; both are gone afterwards."""
+
+    def __enter__(self):
+        self.name, self.files = unique().replace(".", "-"), pathlib.Path(tempfile.mkdtemp(prefix="cubicle-built-"))
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.files)
+        url = f"{os.environ['E2B_API_URL']}/templates/{self.name}?force=true"
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(urllib.request.Request(url, method="DELETE", headers={"X-API-KEY": os.environ["E2B_API_KEY"]})).close()
+
+
 @alone("build a template")
 async def _():
-    await refused(lambda: Template.build(Template().from_image("debian:12").run_cmd("true"), alias="x-built"))
+    logs = []
+    with Built() as b:
+        (b.files / "tree").mkdir()
+        (b.files / "tree/.hidden").write_text("hidden")
+        (b.files / "one.txt").write_text("one")
+        template = (Template(file_context_path=b.files).from_template("base").copy("one.txt", "/srv/").copy("tree", "/srv/tree").set_envs({"WHO": "world"})
+                    .run_cmd("echo hello $WHO > /home/user/hello").set_start_cmd("touch /tmp/started; exec sleep 1000000", e2b.wait_for_file("/tmp/started")))
+        await a(Template.build(template, alias=b.name, on_build_logs=logs.append))
+        assert len(logs) > 2, logs
+        assert await a(Template.exists(b.name)) is True
+        box = await a(Sandbox.create(b.name, timeout=300))
+        r = await a(box.commands.run("cat /srv/one.txt /srv/tree/.hidden ~/hello; ls /tmp/started"))
+        assert r.stdout == "onehiddenhello world\n/tmp/started\n"
+        await a(box.kill())
 
 
 @alone("template tags")
 async def _():
     need(hasattr(Template, "get_tags"), "Template.get_tags")
-    await refused(lambda: Template.get_tags("base"))
+    with Built() as b:
+        info = await a(Template.build(Template().from_template("base").run_cmd("echo one > ~/which"), f"{b.name}:v1"))
+        given = await a(Template.assign_tags(f"{b.name}:v1", ["prod", "Latest"]))
+        assert (given.build_id, sorted(given.tags)) == (info.build_id, ["latest", "prod"])
+        assert sorted(t.tag for t in await a(Template.get_tags(info.template_id))) == ["latest", "prod", "v1"]
+        box = await a(Sandbox.create(f"{b.name}:prod", timeout=300))
+        assert (await a(box.commands.run("cat which"))).stdout == "one\n"
+        await a(box.kill())
+        await a(Template.remove_tags(b.name, ["prod"]))
+        await fails(lambda: Sandbox.create(f"{b.name}:prod"), e2b.SandboxException, match="404.*not found")
+        await fails(lambda: Template.remove_tags(b.name, ["default"]), e2b.TemplateException, match="400")
+        await fails(lambda: Template.assign_tags(":v1", ["x"]), e2b.TemplateException, match="400")
+
+
+@alone("a build that fails")
+async def _():
+    with Built() as b:
+        await fails(lambda: Template.build(Template().from_template("base").run_cmd("echo one").run_cmd("echo gone wrong >&2; exit 7"), alias=b.name), e2b.BuildException, match="7")
+        await fails(lambda: Sandbox.create(b.name), e2b.SandboxException, match="404.*not found")
 
 
 calls.drive(sys.argv[3:])

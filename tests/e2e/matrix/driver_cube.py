@@ -4,7 +4,8 @@ import os
 import sys
 
 import cubesandbox as errors
-from cubesandbox import PtySize, Sandbox
+import requests
+from cubesandbox import PtySize, Sandbox, Template
 from driving import Calls, a, fails, until
 
 calls = Calls(lambda: Sandbox.create("base", timeout=600))
@@ -186,6 +187,34 @@ def _():
         assert is_refused("203.0.113.8")
     finally:
         box.kill()
+
+
+
+@alone("templates")
+async def _():
+    image = os.environ["TEST_IMAGE"]
+    job = Template.build(image=image, name="team/cube-app:1", writable_layer_size="1G", exposed_ports=[8080], probe_port=8080, probe_path="/ready", cpu_count=1000, memory_mb=256,
+                         envs={"GREETING": "hello"})
+    assert job.template_id and job.job_id and job.status == "PENDING"
+
+    def ready(build):
+        now = Template.get_build_status(job.template_id, build.job_id)
+        assert now.status in ("PENDING", "RUNNING", "READY"), (now, Template.get_build_logs(job.template_id, build.job_id))
+        return now.status == "READY"
+    await until(lambda: ready(job), "the template", 300)
+    detail = Template.get(job.template_id)
+    assert (detail.status, detail.name, detail.create_request["image"], detail.memory_mb) == ("READY", "cube-app", image, 256)
+    assert job.template_id in [t.template_id for t in Template.list()]
+    # The probed port answers at once in every new sandbox.
+    box = Sandbox.create("cube-app", timeout=120)
+    r = requests.get(f"{os.environ['CUBE_API_URL']}/ready", headers={"Host": box.get_host(8080)}, timeout=30)
+    assert (r.status_code, r.text) == (200, "hello\n"), r.text
+    box.kill()
+    again = Template.rebuild(job.template_id)
+    await until(lambda: ready(again), "the rebuilt template", 300)
+    Template.delete(job.template_id)
+    await fails(lambda: Template.get(job.template_id), errors.TemplateNotFoundError)
+    await fails(lambda: Template.build(image=image, probe_port=70000), errors.ApiError)
 
 
 calls.drive(sys.argv[1:])
