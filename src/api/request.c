@@ -32,7 +32,7 @@ static void log_end(struct api_request *r, int status, const char *why)
 	/* Without its client the head is gone: the route's pattern stands for the path. */
 	struct str method = r->http ? r->http->head->method : str_of(route ? route->method : "?");
 	struct str path = r->http ? r->http->head->path : str_of(route ? route->pattern : "?");
-	bool probe = route && (route->flags & ROUTE_PUBLIC) && status < 400;
+	bool probe = route && (route->flags & ROUTE_PUBLIC) && str_is(str_of(route->method), "GET") && status < 400;
 	bool grave = status >= 500 && status != 501 && status != 503;
 	int64_t took = clock_monotonic() - r->began;
 	request_counts_add(r->api->counts, route, status, took);

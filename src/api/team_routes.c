@@ -62,6 +62,14 @@ static size_t count_snapshots(const struct sandbox_index *ix, const struct team 
 	return n;
 }
 
+static size_t count_templates(const struct sandbox_index *ix, const struct team *team)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < index_template_count(ix); i++)
+		n += str_is(index_template_at(ix, i)->team, team->ref);
+	return n;
+}
+
 /* `quotas`: the team's own, null = the server's, 0 = no limit; `limits`: what counts, null = no limit. */
 static void add_limits(struct out *o, const struct api *a, const struct team *team)
 {
@@ -99,6 +107,7 @@ static void add_team(struct out *o, const struct api *a, const struct team *team
 	out_int(o, "memoryMB", (int64_t)usage.memory_mb);
 	out_int(o, "paused", (int64_t)count_sandboxes(a->config.index, team, true));
 	out_int(o, "snapshots", (int64_t)count_snapshots(a->config.index, team));
+	out_int(o, "templates", (int64_t)count_templates(a->config.index, team));
 	out_close(o, '}');
 	out_close(o, '}');
 }
@@ -288,14 +297,14 @@ void handle_team_delete(struct api_request *r)
 		return;
 	/* What is being made has no entry yet. */
 	size_t n = MAX(count_sandboxes(r->api->config.index, team, false), (size_t)quota_usage(r->api->quota, team).sandboxes);
-	size_t snapshots = count_snapshots(r->api->config.index, team);
+	size_t snapshots = count_snapshots(r->api->config.index, team), templates = count_templates(r->api->config.index, team);
 	if (team_is_default(team)) {
 		api_failf(r, 409, "the default team cannot be deleted");
 		return;
 	}
-	if (n || snapshots) {
-		api_failf(r, 409, "team '%s' has %zu sandbox%s and %zu snapshot%s: end and delete them first", team->name, n, n == 1 ? "" : "es", snapshots,
-			snapshots == 1 ? "" : "s");
+	if (n || snapshots || templates) {
+		api_failf(r, 409, "team '%s' has %zu sandbox%s, %zu snapshot%s and %zu template%s: end and delete them first", team->name, n, n == 1 ? "" : "es", snapshots,
+			snapshots == 1 ? "" : "s", templates, templates == 1 ? "" : "s");
 		return;
 	}
 	struct team_work *w = work_new(r);

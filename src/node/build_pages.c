@@ -92,7 +92,7 @@ static void answer_page(struct request *r, const struct build *b, const struct b
 	cleanup_buf struct buf entries = BUF_INIT;
 	uint64_t next = team_build_log_page(log, m, &entries);
 	struct msg_build_page page = {
-		.template = str_of(b->of->r.id), .build = str_of(b->r.id), .status = str_of(team_build_status_name(b->r.status)), .kind = str_of(b->of->r.kind), .phase = str_of(b->r.phase),
+		.template = str_of(b->of->r.id), .build = str_of(b->r.id), .status = str_of(team_build_status_name(b->r.status)), .kind = str_of(b->r.kind), .phase = str_of(b->r.phase),
 		.progress = b->r.status == BUILD_READY ? 100 : b->progress, .entries = buf_str(&entries), .next = next, .created_at = b->r.created_at,
 	};
 	/* Until the end is recorded it is none. */

@@ -474,6 +474,7 @@ static void make(struct node *n, struct request *r, struct team_template *t, con
 	t->r.cpu_count = record.cpu_count, t->r.memory_mb = record.memory_mb, t->r.disk_mb = record.disk_mb;
 	random_uuid(record.id);
 	memcpy(record.template_id, t->r.id, sizeof(record.template_id));
+	sandbox_copy(record.kind, sizeof(record.kind), m->kind);
 	record.tags = *tags;
 	*tags = BUF_INIT;
 	struct build *b = g->build = build_new(n, t, &record);

@@ -38,7 +38,7 @@ const char *const rows_migrations[RECORDS_VERSION] = {
 	" id TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL, reference TEXT NOT NULL, public INTEGER NOT NULL, cpu_count INTEGER NOT NULL,"
 	" memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, created_at INTEGER NOT NULL, updated_at INTEGER NOT NULL, source TEXT NOT NULL) STRICT;"
 	"CREATE TABLE builds ("
-	" id TEXT PRIMARY KEY, template_id TEXT NOT NULL, status INTEGER NOT NULL, phase TEXT NOT NULL, reason TEXT NOT NULL, step TEXT NOT NULL, digest TEXT NOT NULL,"
+	" id TEXT PRIMARY KEY, template_id TEXT NOT NULL, kind TEXT NOT NULL, status INTEGER NOT NULL, phase TEXT NOT NULL, reason TEXT NOT NULL, step TEXT NOT NULL, digest TEXT NOT NULL,"
 	" cpu_count INTEGER NOT NULL, memory_mb INTEGER NOT NULL, disk_mb INTEGER NOT NULL, created_at INTEGER NOT NULL, finished_at INTEGER NOT NULL, tags BLOB NOT NULL,"
 	" description TEXT NOT NULL) STRICT;"
 	"CREATE INDEX builds_by_template ON builds (template_id);"

@@ -113,8 +113,8 @@ static int put_build(struct store *st, const void *what, struct error *err)
 	const struct build_write *w = what;
 	const struct build_record *b = &w->b;
 	cleanup_stmt struct stmt *q = store_prepare(st,
-		"INSERT OR REPLACE INTO builds (id, template_id, status, phase, reason, step, digest, cpu_count, memory_mb, disk_mb, created_at, finished_at, tags, description)"
-		" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", err);
+		"INSERT OR REPLACE INTO builds (id, template_id, status, phase, reason, step, digest, cpu_count, memory_mb, disk_mb, created_at, finished_at, tags, description, kind)"
+		" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", err);
 	if (!q)
 		return -EIO;
 	stmt_text(q, 1, str_of(b->id));
@@ -131,6 +131,7 @@ static int put_build(struct store *st, const void *what, struct error *err)
 	stmt_i64(q, 12, b->finished_at);
 	stmt_blob(q, 13, buf_str(&b->tags));
 	stmt_text(q, 14, buf_str(&b->description));
+	stmt_text(q, 15, str_of(b->kind));
 	int r = stmt_step(q, err);
 	return r < 0 || !w->tagged ? r : put_tags(st, b->template_id, buf_str(&b->tags), b->id, b->finished_at, err);
 }
@@ -317,7 +318,7 @@ int records_load_templates(struct records *r, void (*fn)(const struct template_r
 int records_load_builds(struct records *r, void (*fn)(struct build_record *b, void *arg), void *arg, struct error *err)
 {
 	cleanup_stmt struct stmt *q = store_prepare(records_reader(r),
-		"SELECT id, template_id, status, phase, reason, step, digest, cpu_count, memory_mb, disk_mb, created_at, finished_at, tags, description FROM builds"
+		"SELECT id, template_id, status, phase, reason, step, digest, cpu_count, memory_mb, disk_mb, created_at, finished_at, tags, description, kind FROM builds"
 		" ORDER BY created_at, id", err);
 	int e = q ? 0 : -EIO;
 	while (q && (e = stmt_step(q, err)) == 1) {
@@ -329,6 +330,7 @@ int records_load_builds(struct records *r, void (*fn)(struct build_record *b, vo
 		take(q, 4, b.reason, sizeof(b.reason));
 		take(q, 5, b.step, sizeof(b.step));
 		take(q, 6, b.digest, sizeof(b.digest));
+		take(q, 14, b.kind, sizeof(b.kind));
 		if (buf_add_str(&b.tags, stmt_get_str(q, 12)) < 0 || buf_add_str(&b.description, stmt_get_str(q, 13)) < 0)
 			abort();
 		fn(&b, arg);

@@ -21,6 +21,7 @@ enum build_status { BUILD_WAITING = 1, BUILD_BUILDING = 2, BUILD_READY = 3, BUIL
 
 struct build_record {
 	char id[37], template_id[21];
+	char kind[9];        /* whose API made it, which need not be the template's: its clients are told in their words */
 	enum build_status status;
 	char phase[33], reason[1025], step[33];
 	char digest[129];    /* of the image it was made from; "" = not known */

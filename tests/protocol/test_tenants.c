@@ -1,5 +1,6 @@
 /* Teams, keys, quotas, and that nobody sees what is another team's (case 179), on the table of routes itself. */
 #include "api_world.h"
+#include "template_node.h"
 
 #include "api/keys.h"
 #include "api/routes.h"
@@ -223,6 +224,81 @@ static void every_route_of_a_snapshot_is_404_for_another_team(void **state)
 	cleanup_reply struct reply gone = world_admin(world, "DELETE", "/admin/teams/b", NULL);
 	assert_int_equal(gone.status, 204);
 	assert_int_equal(status_of(NULL, "GET", "/templates/aaaaaaaaaa", NULL), 200);
+}
+
+/* case 179: the same for a template, by its id and by its name, before it is ready and after; one that its team lets others use can be used, and not changed. */
+static void every_route_of_a_template_is_404_for_another_team(void **state)
+{
+	struct member b = member_new("b", NULL);
+	cleanup_reply struct reply made = world_ask(world, "POST", "/v3/templates", NULL, "{\"name\":\"aaaaaaaaaa\"}");
+	assert_int_equal(made.status, 202);
+	struct fake_template *t = &world->templates->templates[0];
+	char never[64], body[128], target[256];
+	snprintf(never, sizeof(never), "%s", t->id);
+	never[19] = 'z';
+	for (int ready = 0; ready < 2; ready++) {
+		size_t routes = 0;
+		unsigned calls = world->calls;
+		for (size_t i = 0; i < api_n_routes; i++) {
+			const struct route *route = &api_routes[i];
+			if (!strstr(route->pattern, "{templateID}") && !strstr(route->pattern, "{alias}"))
+				continue;
+			check_hidden(&b, route, t->id, never);
+			check_hidden(&b, route, "aaaaaaaaaa", "bbbbbbbbbb");
+			routes++;
+		}
+		assert_true(routes >= 20);
+		const char *const references[] = {t->id, "aaaaaaaaaa", "default/aaaaaaaaaa"};
+		for (size_t i = 0; i < sizeof(references) / sizeof(references[0]); i++) {
+			snprintf(body, sizeof(body), "{\"templateID\":\"%s\"}", references[i]);
+			assert_int_equal(status_of(&b, "POST", "/v2/sandboxes", body), 404);
+			snprintf(body, sizeof(body), "{\"target\":\"%s\",\"tags\":[\"x\"]}", references[i]);
+			assert_int_equal(status_of(&b, "POST", "/templates/tags", body), 404);
+			snprintf(body, sizeof(body), "{\"name\":\"%s\",\"tags\":[\"x\"]}", references[i]);
+			assert_int_equal(status_of(&b, "DELETE", "/templates/tags", body), 404);
+		}
+		assert_int_equal(world->calls, calls); /* the node was asked for nothing */
+		cleanup_reply struct reply list = world_ask(world, "GET", "/templates", b.header, NULL);
+		assert_int_equal(json_array_size(list.json), 1); /* of the machine */
+		if (!ready)
+			template_node_end(world, t, NULL, NULL, 0);
+	}
+	/* Two teams may use one name, each for its own. */
+	assert_int_equal(status_of(&b, "POST", "/v3/templates", "{\"name\":\"aaaaaaaaaa\"}"), 202);
+	struct fake_template *theirs = &world->templates->templates[1];
+	assert_string_equal(theirs->team, b.team);
+	cleanup_reply struct reply busy = world_admin(world, "DELETE", "/admin/teams/b", NULL);
+	assert_int_equal(busy.status, 409);
+	assert_int_equal(status_of(&b, "DELETE", "/templates/aaaaaaaaaa", NULL), 204);
+	/* Others may use it, and see that it is there; they change nothing. */
+	assert_int_equal(status_of(NULL, "PATCH", "/v2/templates/aaaaaaaaaa", "{\"public\":true}"), 200);
+	assert_int_equal(status_of(&b, "GET", "/templates/aliases/aaaaaaaaaa", NULL), 403);
+	assert_int_equal(status_of(NULL, "GET", "/templates/aliases/aaaaaaaaaa", NULL), 200);
+	const char *const references[] = {t->id, "aaaaaaaaaa", "default/aaaaaaaaaa"};
+	for (size_t i = 0; i < sizeof(references) / sizeof(references[0]); i++) {
+		snprintf(body, sizeof(body), "{\"templateID\":\"%s\"}", references[i]);
+		assert_int_equal(status_of(&b, "POST", "/v2/sandboxes", body), 201);
+		assert_string_equal(world->last_template, t->id);
+		snprintf(body, sizeof(body), "{\"target\":\"%s\",\"tags\":[\"x\"]}", references[i]);
+		assert_int_equal(status_of(&b, "POST", "/templates/tags", body), 403);
+	}
+	static const struct {
+		const char *method, *pattern, *body;
+	} changes[] = {{"DELETE", "/templates/{templateID}", NULL}, {"PATCH", "/v2/templates/{templateID}", "{\"public\":false}"}, {"PUT", "/templates/{templateID}/alias", "{\"alias\":\"x\"}"},
+		{"POST", "/templates/{templateID}", "{}"}, {"GET", "/templates/{templateID}/files/x", NULL}, {"GET", "/templates/{templateID}/builds/x/status", NULL}};
+	for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+		fill(changes[i].pattern, t->id, target);
+		assert_int_equal(status_of(&b, changes[i].method, target, changes[i].body), 403);
+	}
+	/* It takes the place of nothing that a team has itself. */
+	assert_int_equal(status_of(NULL, "POST", "/v3/templates", "{\"name\":\"base\"}"), 202);
+	struct fake_template *base = &world->templates->templates[2];
+	template_node_end(world, base, NULL, NULL, 0);
+	assert_int_equal(status_of(NULL, "PATCH", "/v2/templates/base", "{\"public\":true}"), 200);
+	assert_int_equal(create_as(&b), 201);
+	assert_string_equal(world->last_template, "tmplbase000000000000");
+	assert_int_equal(create_as(NULL), 201);
+	assert_string_equal(world->last_template, base->id);
 }
 
 /* Nothing that is answered without a parameter tells of another team's sandbox. */
@@ -671,6 +747,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(every_route_of_a_sandbox_is_404_for_another_team),
 		T(every_route_of_a_snapshot_is_404_for_another_team),
+		T(every_route_of_a_template_is_404_for_another_team),
 		T(lists_show_only_the_own_team),
 		T(keys_serve_their_team),
 		T(teams_are_changed_blocked_and_deleted),
