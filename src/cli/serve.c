@@ -7,6 +7,7 @@
 #include "cli/certificates.h"
 #include "cli/listen.h"
 #include "config/options.h"
+#include "image/source.h"
 #include "io/chan.h"
 #include "sys/caps.h"
 
@@ -164,7 +165,9 @@ static int prepare(struct serve *s, struct error *err)
 	char path[4096];
 	if (geteuid() != 0)
 		return error_set(err, -EPERM, 500, "cubicle serve needs root: it makes namespaces, mounts and network links");
-	int r = find_user("user.front", o->user_front, &front, err);
+	int r = source_check_options(o, err);
+	if (r == 0)
+		r = find_user("user.front", o->user_front, &front, err);
 	if (r == 0)
 		r = find_user("user.egress", o->user_egress, &egress, err);
 	if (r == 0)

@@ -47,7 +47,7 @@ struct outbound_transfer {
 	int64_t deadline; /* monotonic; 0: none */
 };
 
-static int check_pem(struct str pem, struct error *err)
+int outbound_check_ca(struct str pem, struct error *err)
 {
 	if (!pem.n)
 		return 0;
@@ -62,7 +62,7 @@ static int check_pem(struct str pem, struct error *err)
 
 int outbound_new(struct outbound **ret, const struct outbound_rules *rules, struct error *err)
 {
-	int r = check_pem(rules->ca_pem, err);
+	int r = outbound_check_ca(rules->ca_pem, err);
 	if (r < 0)
 		return r;
 	struct outbound *o = calloc(1, sizeof(*o));

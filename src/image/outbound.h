@@ -33,6 +33,9 @@ struct outbound_rules {
 	void *arg;
 };
 
+/* pem holds a certificate, or is empty: 0, else -EINVAL with *err. */
+int outbound_check_ca(struct str pem, struct error *err);
+
 struct outbound;
 
 /* rules and what it names stay until outbound_free(). 0; -EINVAL the PEM, -ENOMEM, -errno with *err. */

@@ -2,10 +2,13 @@
 
 #include "base/cleanup.h"
 #include "base/encode.h"
+#include "base/fd.h"
+#include "image/docker_config.h"
 #include "image/download.h"
 #include "image/source_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 #include <signal.h>
@@ -75,6 +78,29 @@ void source_env_done(struct source_env *e)
 	registries_done(&e->private->registries);
 	free(e->private);
 	e->private = NULL;
+}
+
+int source_check_options(const struct options *o, struct error *err)
+{
+	cleanup_buf struct buf ca = BUF_INIT, login = BUF_INIT;
+	struct source_credentials none = {0};
+	int r = registries_check(o, err);
+	if (r == 0 && *o->registry_ca && (r = file_read(AT_FDCWD, o->registry_ca, SOURCE_CA_MAX, &ca)) < 0)
+		return error_errno(err, r, "registry.ca: %s", o->registry_ca);
+	if (r == 0 && *o->registry_ca && !buf_len(&ca))
+		return error_set(err, -EINVAL, 400, "registry.ca: %s is empty", o->registry_ca);
+	if (r == 0)
+		r = outbound_check_ca(buf_str(&ca), err);
+	if (r < 0 || !*o->registry_auth)
+		return r;
+	r = file_read(AT_FDCWD, o->registry_auth, DOCKER_CONFIG_MAX, &login);
+	if (r < 0)
+		return error_errno(err, r, "registry.auth: %s", o->registry_auth);
+	r = docker_config_find(buf_str(&login), STR("nowhere.invalid"), STR("nothing"), &none, err);
+	source_credentials_done(&none);
+	if (login.data)
+		explicit_bzero(login.data, login.cap);
+	return r < 0 ? error_wrap(err, r, "registry.auth: %s", o->registry_auth) : 0;
 }
 
 void source_digest(struct str bytes, char to[SOURCE_DIGEST_MAX])

@@ -18,6 +18,7 @@
 enum {
 	SOURCE_DIGEST_MAX = REFERENCE_DIGEST_MAX, /* "sha256:", 64 hex, NUL */
 	SOURCE_MAX_LAYERS = 512, /* of an image */
+	SOURCE_CA_MAX = 4 << 20, /* bytes of registry.ca */
 };
 
 enum source_format { SOURCE_TAR, SOURCE_GZIP, SOURCE_ZSTD };
@@ -86,6 +87,9 @@ struct source_env {
 /* Takes options, ca_pem and the functions as the caller has set them; the process ignores SIGPIPE from then on. 0; -EINVAL (an option, the PEM), -ENOMEM with *err. One thread at a time uses an env. */
 int source_env_init(struct source_env *e, struct error *err);
 void source_env_done(struct source_env *e);
+
+/* At a server's start: what registry.* names can be used. -EINVAL and others name the option, its entry or file. */
+int source_check_options(const struct options *o, struct error *err);
 
 struct source;
 

@@ -63,6 +63,8 @@ struct builder {
 	char digest[129];
 	uint64_t done_request;
 	struct build_box *probe;
+	struct buf auth;          /* what registry.auth held at its start: of that it is told what it asks for by name */
+	unsigned logins;
 };
 
 /* builders.c */

@@ -11,6 +11,12 @@
 
 /* What a builder asks for. Nothing that it says is believed. */
 
+enum {
+	LOGINS_MOST = 64,
+	LOGIN_NAME_MOST = 4096, /* messages.h, registry_access */
+	LOGIN_SECRET_MOST = 16384,
+};
+
 struct builder_file *builder_file(struct builder *b, uint64_t number)
 {
 	for (struct builder_file *f = b->files; f; f = f->next)
@@ -108,31 +114,29 @@ static bool is_text(struct str s)
 static void login(struct builder *b, uint64_t request, const struct msg_registry_login *m)
 {
 	struct error err = {0};
-	struct source_credentials found = {0};
-	struct msg_registry_access access = {0};
-	cleanup_buf struct buf json = BUF_INIT;
-	const char *path = b->node->options->registry_auth;
+	struct source_credentials c = {0};
+	struct msg_registry_access answer = {0};
 	int r = 0;
-	if (*path && is_text(m->registry) && is_text(m->repository)) {
-		r = file_read(AT_FDCWD, path, DOCKER_CONFIG_MAX, &json);
-		if (r < 0)
-			error_errno(&err, r, "registry.auth");
-		else if ((r = docker_config_find(buf_str(&json), m->registry, m->repository, &found, &err)) < 0 && !err.code)
-			error_errno(&err, r, "registry.auth");
+	if (b->logins++ >= LOGINS_MOST)
+		r = error_set(&err, -E2BIG, 400, "the build wants credentials of more than %d images", LOGINS_MOST);
+	else if (buf_len(&b->auth) && is_text(m->registry) && is_text(m->repository))
+		r = docker_config_find(buf_str(&b->auth), m->registry, m->repository, &c, &err);
+	if (r > 0 && ((c.username && strlen(c.username) > LOGIN_NAME_MOST) || (c.password && strlen(c.password) > LOGIN_SECRET_MOST) || (c.identity_token && strlen(c.identity_token) > LOGIN_SECRET_MOST))) {
+		source_credentials_done(&c);
+		r = error_set(&err, -E2BIG, 400, "registry.auth: the credentials of %.*s are too long", STR_FMT(m->registry));
 	}
 	if (r < 0) {
 		builder_refuse(b, request, &err);
-	} else {
-		if (r > 0 && found.username)
-			msg_set(&access, registry_access, username, str_of(found.username));
-		if (r > 0 && found.password)
-			msg_set(&access, registry_access, password, str_of(found.password));
-		if (r > 0 && found.identity_token)
-			msg_set(&access, registry_access, identity_token, str_of(found.identity_token));
-		builder_answer(b, request, MSG_ID_registry_access, &access, -1);
+		return;
 	}
-	source_credentials_done(&found);
-	explicit_bzero((char *)(uintptr_t)buf_str(&json).p, buf_len(&json));
+	if (c.username)
+		msg_set(&answer, registry_access, username, str_of(c.username));
+	if (c.password)
+		msg_set(&answer, registry_access, password, str_of(c.password));
+	if (c.identity_token)
+		msg_set(&answer, registry_access, identity_token, str_of(c.identity_token));
+	builder_answer(b, request, MSG_ID_registry_access, &answer, -1);
+	source_credentials_done(&c);
 }
 
 /* The result */

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
+#include "image/docker_config.h"
 #include "io/workq.h"
 #include "node/builder_impl.h"
 #include "sys/process.h"
@@ -15,7 +16,12 @@
 
 /* A builder, from its start to the end of its process, and of everything that was made for it. */
 
-enum { CA_MOST = 4 << 20 };
+static void wipe(struct buf *secret)
+{
+	if (secret->data)
+		explicit_bzero(secret->data, secret->cap);
+	buf_done(secret);
+}
 
 /* Holds */
 
@@ -37,6 +43,7 @@ static void builder_free(struct builder *b)
 	loop_timer_free(b->timer);
 	chan_free(b->chan);
 	free(b->result);
+	wipe(&b->auth);
 	free(b);
 	team_build_left(build);
 }
@@ -272,8 +279,8 @@ struct starting {
 	struct builder_starter starter;
 	struct jail jail;
 	char stage[PATH_MAX];
-	struct buf options, ca;
-	char ca_path[PATH_MAX];
+	struct buf options, ca, auth;
+	char ca_path[PATH_MAX], auth_path[PATH_MAX];
 	int channel; /* its end */
 	struct jailed process;
 	struct error err;
@@ -289,17 +296,21 @@ static int sealed_file(const char *name, struct str bytes)
 	return r < 0 ? r : steal_fd(&fd);
 }
 
+/* A file that an option names; "" is none. */
+static bool read_file(const char *option, const char *path, size_t max, struct buf *to, struct error *err)
+{
+	int r = *path ? file_read(AT_FDCWD, path, max, to) : 0;
+	if (r < 0)
+		error_errno(err, r, "%s: %s", option, path);
+	return r == 0;
+}
+
 static void start_work(void *arg)
 {
 	static const char *const argv[] = {"cubicle", "builder", NULL};
 	struct starting *s = arg;
-	if (*s->ca_path) {
-		int r = file_read(AT_FDCWD, s->ca_path, CA_MOST, &s->ca);
-		if (r < 0) {
-			error_errno(&s->err, r, "registry.ca: %s", s->ca_path);
-			return;
-		}
-	}
+	if (!read_file("registry.ca", s->ca_path, SOURCE_CA_MAX, &s->ca, &s->err) || !read_file("registry.auth", s->auth_path, DOCKER_CONFIG_MAX, &s->auth, &s->err))
+		return;
 	cleanup_fd int options = sealed_file("cubicle-options", buf_str(&s->options));
 	cleanup_fd int ca = sealed_file("cubicle-ca", buf_str(&s->ca));
 	if (options < 0 || ca < 0) {
@@ -322,6 +333,7 @@ static void starting_free(struct starting *s)
 		close(s->ours);
 	buf_done(&s->options);
 	buf_done(&s->ca);
+	wipe(&s->auth);
 	free(s);
 }
 
@@ -357,6 +369,8 @@ static void start_done(void *arg)
 	}
 	FAULT(builder_started);
 	b->process = s->process;
+	b->auth = s->auth;
+	s->auth = BUF_INIT;
 	b->watch = loop_fd_add(n->loop, b->process.pidfd, EPOLLIN, on_end, b);
 	b->chan = chan_new(n->loop, steal_fd(&s->ours), MSG_FROM_BUILDER, CHAN_NO_FDS, &builder_ops, b);
 	if (!b->watch || !b->chan)
@@ -390,6 +404,7 @@ int builder_start(struct build *build, struct error *err)
 		r = options_serialize(n->options, &s->options);
 	snprintf(s->stage, sizeof(s->stage), "%s/builds", n->directory);
 	snprintf(s->ca_path, sizeof(s->ca_path), "%s", n->options->registry_ca);
+	snprintf(s->auth_path, sizeof(s->auth_path), "%s", n->options->registry_auth);
 	s->jail = (struct jail){.flags = JAIL_NET, .uid = n->build_uid, .gid = n->build_gid, .stage = s->stage, .memory = (uint64_t)BUILDER_MB << 20,
 		.file_size = (uint64_t)n->options->build_disk << 20, .nice = 5};
 	struct str rest = buf_str(&build->base_layers), file;
