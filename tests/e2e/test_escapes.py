@@ -304,8 +304,8 @@ def test_privileges_of_our_processes(server):
     def status(pid):
         return dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status").read().splitlines() if ":\t" in line)
     children = server.children()
-    assert set(children) == {"node", "front", "egress"}
-    for name in ("front", "egress"):
+    assert set(children) == {"node", "front", "egress", "tools"}
+    for name in ("front", "egress", "tools"):
         s = status(children[name])
         assert int(s["CapEff"], 16) == int(s["CapPrm"], 16) == int(s["CapBnd"], 16) == 0, name
         assert s["NoNewPrivs"] == "1" and s["Seccomp"] == "2" and s["Uid"].split()[0] != "0", name
