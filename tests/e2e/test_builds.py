@@ -1,0 +1,196 @@
+"""What builds of templates do, driven by PyPI `e2b` (e2b.md A.6, F85-F89): images of a registry of the test's own, and nothing else of a network."""
+
+import os
+import pathlib
+import tempfile
+
+import pytest
+
+from conftest import serving
+from e2b import Sandbox, Template, wait_for_file
+from e2b.exceptions import BuildException
+from registry import Layer, Layout, Registry, busybox
+
+# What clients run commands with. Busybox has its own shell, which takes the same words here.
+BASH = b'#!/bin/sh\nexec /bin/sh "$@"\n'
+
+
+@pytest.fixture(scope="module")
+def registry():
+    with Registry() as r, tempfile.TemporaryDirectory(prefix="cubicle-layout-", dir="/tmp") as tmp:
+        layout = Layout(tmp)
+        small = busybox().file("etc/skel/.profile", b"# skeleton\n").file("etc/shadow", b"root:*:1:0:99999:7:::\n", 0o640, gid=42)
+        layout.image([small, Layer().file("bin/bash", BASH, 0o755)], {"Env": ["FROM_IMAGE=yes"], "WorkingDir": "/var", "Cmd": ["/bin/sh"]}, tag="small")
+        layout.image([busybox()], {}, tag="musl")
+        layout.image([Layer().file("hello.txt", b"nothing but a file\n")], {}, tag="nothing")
+        for tag in layout.tags:
+            r.push(layout, tag, "test/" + tag)
+        r.layout = layout
+        yield r
+
+
+@pytest.fixture(scope="module")
+def server(registry):
+    with serving(options={"registry.insecure": registry.host}) as s:
+        yield s
+
+
+class Logs(list):
+    def __bool__(self):
+        return True  # an empty one is a listener, too
+
+    def __call__(self, entry):
+        self.append(entry.message)
+
+    def said(self, words):
+        return [m for m in self if words in m]
+
+
+def image(registry, name="small"):
+    return Template().from_image(f"{registry.host}/test/{name}:latest")
+
+
+def context(tmp_path, files):
+    """A template whose files are these: name -> text, None (a directory), or "-> target"."""
+    for name, what in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if what is None:
+            path.mkdir()
+        elif what.startswith("-> "):
+            path.symlink_to(what[3:])
+        else:
+            path.write_text(what)
+    return Template(file_context_path=str(tmp_path))
+
+
+def build(template, name, **more):
+    logs = Logs()
+    made = Template.build(template, name, cpu_count=1, memory_mb=256, on_build_logs=logs, **more)
+    made.logs = logs
+    return made
+
+
+def run(template, command, **more):
+    with Sandbox.create(template, timeout=120) as box:
+        return box.commands.run(command, **more).stdout
+
+
+def test_steps(server, registry):
+    """ENV (with expansion, F88), USER, WORKDIR and RUN, and what of them a sandbox has."""
+    t = (image(registry).run_cmd("id -un > /tmp/first; pwd >> /tmp/first; echo $FROM_IMAGE >> /tmp/first")
+         .set_envs({"PATH": "$PATH:/opt/tools", "WHERE": "it's ${HOME:-nowhere}", "QUOTED": '$(id) `id` "x"'})
+         .run_cmd("mkdir -p /opt/tools && printf '#!/bin/sh\\necho found\\n' > /opt/tools/tool && chmod 755 /opt/tools/tool && chown -R nobody /opt", user="root")
+         .set_workdir("/srv/app").set_workdir("deeper")
+         .run_cmd("tool > here; pwd >> here; printf '%s\\n' \"$QUOTED\" >> here")
+         .set_user("worker").set_workdir("/srv/own").run_cmd("id -un > mine"))
+    build(t, "steps")
+    with Sandbox.create("steps", timeout=120) as box:
+        assert box.commands.run("cat /tmp/first").stdout == "user\n/home/user\nyes\n"
+        assert box.commands.run("cat /srv/app/deeper/here").stdout == 'found\n/srv/app/deeper\n$(id) `id` "x"\n'
+        assert box.commands.run("cat /srv/own/mine; id -un; pwd; stat -c %U /srv/own /srv/app/deeper /home/worker /opt/tools/tool").stdout == \
+            "worker\nworker\n/srv/own\nworker\nuser\nworker\nnobody\n"
+        # ENV is for the build and for what starts with the sandbox.
+        assert box.commands.run("echo ${FROM_IMAGE-unset} ${WHERE-unset}").stdout == "unset unset\n"
+        assert "user ALL=(ALL:ALL) NOPASSWD: ALL" in box.commands.run("cat /etc/sudoers.d/user", user="root").stdout
+        assert box.commands.run("cat ~/.profile", user="user").stdout == "# skeleton\n"
+
+
+def test_copy(server, registry, tmp_path):
+    """F87: contents are merged, dotfiles come along, links stay links whatever they point to; owner, mode, places that are relative or missing."""
+    t = context(tmp_path, {
+        "tree/.dot": "dot", "tree/file": "file", "tree/deep/er": "deeper", "tree/relative": "-> file", "tree/absolute": "-> /etc/passwd", "tree/dangling": "-> no/where",
+        "single.txt": "single", "other/x.py": "x", "other/y.txt": "y"}).from_image(f"{registry.host}/test/small:latest")
+    t = (t.run_cmd("mkdir -p /merged/deep && echo old > /merged/file && echo kept > /merged/kept && chmod 711 /merged/deep", user="root")
+         .copy("tree", "/merged")
+         .copy("tree/*", "/globbed/")
+         .copy("single.txt", "renamed.txt")
+         .copy("single.txt", "/into/", user="nobody", mode=0o600)
+         .copy("single.txt", "/merged")
+         .copy("other/*.py", "/py"))
+    build(t, "copies")
+    listing = "cd %s && find . | sort | while read f; do echo $f $(stat -c %%U:%%G:%%a $f) $(readlink $f); done"
+    with Sandbox.create("copies", timeout=120) as box:
+        merged = box.commands.run(listing % "/merged", user="root").stdout.splitlines()
+        assert [line.split(" ")[0] for line in merged] == ["."] + ["./" + n for n in sorted([".dot", "absolute", "dangling", "deep", "deep/er", "file", "kept", "relative", "single.txt"])]
+        assert "./relative user:user:777 file" in merged and "./absolute user:user:777 /etc/passwd" in merged and "./dangling user:user:777 no/where" in merged
+        assert "./deep root:root:711" in [line.rstrip() for line in merged]
+        assert box.commands.run("cat /merged/file /merged/kept /globbed/.dot /globbed/deep/er").stdout == "filekept\ndotdeeper"
+        assert box.commands.run("cat ~/renamed.txt").stdout == "single"
+        assert box.commands.run("stat -c %U:%G:%a /into/single.txt", user="root").stdout == "nobody:nogroup:600\n"
+        assert box.commands.run("ls /py").stdout == "x.py\n"
+
+
+def test_failing_steps(server, registry):
+    """The step that failed, its last words, and the text for an unknown user."""
+    with pytest.raises(BuildException) as failed:
+        build(image(registry).run_cmd("true").run_cmd("echo said this; echo and that >&2; exit 7"), "fails")
+    assert "exit status 7" in str(failed.value) and "said this" in str(failed.value) and "and that" in str(failed.value)
+    with pytest.raises(BuildException) as unknown:
+        build(image(registry).run_cmd("whoami", user="root123"), "fails")
+    assert "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'" in str(unknown.value)
+    with pytest.raises(BuildException) as missing:
+        build(image(registry, "absent"), "fails")
+    assert "test/absent" in str(missing.value)
+    # Nothing half-made has a name.
+    assert server.call("POST", "/v2/sandboxes", {"templateID": "fails"})[0] == 404
+
+
+def test_steps_are_cached(server, registry, tmp_path):
+    """By what they follow from: the same again runs nothing; a changed file, or a forced step, and all that follows it."""
+    def made(text, force=False):
+        t = context(tmp_path, {"data": text}).from_image(f"{registry.host}/test/small:latest")
+        t = t.run_cmd("head -c 16 /dev/urandom | od -An -tx1 > /tmp/one").copy("data", "/tmp/data")
+        t = (t.skip_cache() if force else t).run_cmd("head -c 16 /dev/urandom | od -An -tx1 > /tmp/two")
+        return build(t, "cached")
+    read = "cat /tmp/one /tmp/two"
+    made("a")
+    first = run("cached", read).splitlines()
+    again = made("a")
+    assert len(again.logs.said("CACHED")) == 3 and run("cached", read).splitlines() == first
+    other = made("b")
+    assert len(other.logs.said("CACHED")) == 1
+    second = run("cached", read).splitlines()
+    assert second[0] == first[0] and second[1] != first[1]
+    forced = made("b", force=True)
+    assert len(forced.logs.said("CACHED")) == 2
+    third = run("cached", read).splitlines()
+    assert third[0] == second[0] and third[1] != second[1]
+    all_anew = build(context(tmp_path, {}).from_image(f"{registry.host}/test/small:latest").run_cmd("head -c 16 /dev/urandom | od -An -tx1 > /tmp/one"), "cached", skip_cache=True)
+    assert not all_anew.logs.said("CACHED") and run("cached", "cat /tmp/one").strip() != first[0].strip()
+
+
+def test_from_template(server, registry):
+    """A template on a template: files, user and directory go on; its own start command starts, too, and names tell which build is meant."""
+    build(image(registry).run_cmd("echo below > /tmp/below").set_user("worker").set_workdir("/srv/below").set_start_cmd("echo started > /tmp/started; sleep 100000", wait_for_file("/tmp/started")), "below")
+    build(Template().from_template("below").run_cmd("cat /tmp/below > above; id -un >> above"), "above")
+    with Sandbox.create("above", timeout=120) as box:
+        assert box.commands.run("cat /srv/below/above").stdout == "below\nworker\n"
+        assert box.commands.run("cat /tmp/started").stdout == "started\n"
+    build(Template().from_template("base").run_cmd("echo of base > ~/mine"), "on-base")
+    assert run("on-base", "cat ~/mine; id -un") == "of base\nuser\n"
+
+
+def test_start_command_runs_in_every_sandbox(server, registry):
+    """F89: with its user, directory and environment; a create is answered when the ready command has passed."""
+    t = image(registry).set_envs({"GREETING": "hello"}).set_workdir("/srv/www").set_start_cmd(
+        'echo "$GREETING from $(id -un)" > index.html; sleep 1; touch up; exec httpd -f -p 8080', "[ -f /srv/www/up ] && wget -q -O /dev/null http://127.0.0.1:8080/")
+    build(t, "serves")
+    for _ in range(2):
+        with Sandbox.create("serves", timeout=120) as box:
+            assert box.commands.run("wget -q -O - http://127.0.0.1:8080/").stdout == "hello from user\n"
+            assert box.commands.run("echo ${GREETING-unset}").stdout == "unset\n"
+
+
+def test_any_base(server, registry):
+    """musl and busybox without bash, and an image that is one file: built, started, read."""
+    build(image(registry, "musl").run_cmd("echo $0 > /tmp/shell"), "musl")
+    with Sandbox.create("musl", timeout=120) as box:
+        assert box.files.read("/tmp/shell") == "/bin/sh\n"
+        assert box.files.read("/etc/passwd").endswith("user:x:1000:1000::/home/user:/bin/sh\n") or "user:*:1000:1000::/home/user:/bin/sh\n" in box.files.read("/etc/passwd")
+    build(image(registry, "nothing"), "nothing")
+    with Sandbox.create("nothing", timeout=120) as box:
+        assert box.files.read("/hello.txt") == "nothing but a file\n"
+    with pytest.raises(BuildException) as none:
+        build(image(registry, "nothing").run_cmd("ls"), "nothing-more")
+    assert "neither /bin/bash nor /bin/sh" in str(none.value)
