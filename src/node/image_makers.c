@@ -38,6 +38,7 @@ struct image_maker {
 	bool merge, ending, complete, lowest;
 	struct blob *blobs;
 	int *directories; /* of a merge: opened by the backend */
+	char **paths;     /* ... and theirs, NULL-terminated */
 	size_t n, below;
 	int image;        /* the file; no name yet */
 	int ours, theirs; /* ends of its channel */
@@ -71,6 +72,9 @@ static void release(struct image_maker *x)
 	for (size_t i = 0; x->directories && i < x->n + x->below; i++)
 		if (x->directories[i] >= 0)
 			close(x->directories[i]);
+	for (char **path = x->paths; path && *path; path++)
+		free(*path);
+	free(x->paths);
 	free(x->blobs);
 	free(x->directories);
 	for (int *fd = (int[]){x->image, x->ours, x->theirs}, *last = fd + 3; fd < last; fd++)
@@ -552,11 +556,32 @@ static char **merge_paths(struct image_maker *x, const struct msg_merge_layers *
 	return paths;
 }
 
+/* It is there already; or is to be made: one merge of the same layers at a time. */
+static void merge_go(void *arg, bool answered)
+{
+	struct image_maker *x = arg;
+	struct builder *b = x->builder;
+	size_t n = x->n + x->below;
+	if (answered) {
+		maker_free(x);
+		return;
+	}
+	x->directories = malloc(n * sizeof(int));
+	if (!x->directories)
+		abort();
+	for (size_t i = 0; i < n; i++)
+		x->directories[i] = -1;
+	int r = b->ending ? -ECANCELED : backend_open_layers(b->node->backend, (const char *const *)x->paths, n, x->directories, directories_opened, x);
+	if (r < 0) {
+		error_errno(&x->err, r, "layers");
+		failed(x);
+	}
+}
+
 void image_merge(struct builder *b, uint64_t request, const struct msg_merge_layers *m)
 {
 	struct error err = {0};
 	char hex[65], key[80];
-	struct node *n = b->node;
 	if (b->n_makers >= BUILDER_MAKERS_MOST)
 		error_set(&err, -EAGAIN, 400, "at most %d images at once", BUILDER_MAKERS_MOST);
 	else if (build_check_layers(b, m->layers, BOX_MAX_LAYERS, &err) == 0 && m->below.raw.n)
@@ -573,26 +598,10 @@ void image_merge(struct builder *b, uint64_t request, const struct msg_merge_lay
 	if (merge_key(x, m, hex) < 0)
 		abort();
 	snprintf(key, sizeof(key), "merge:%s", hex);
-	if (layers_answer(b, request, str_of(key))) {
-		maker_free(x);
-		return;
-	}
 	snprintf(x->layer.key, sizeof(x->layer.key), "%s", key);
 	name_layer(x, 'm', hex, "");
-	char **paths = merge_paths(x, m);
-	x->directories = malloc((x->n + x->below) * sizeof(int));
-	if (!x->directories)
-		abort();
-	for (size_t i = 0; i < x->n + x->below; i++)
-		x->directories[i] = -1;
-	int r = backend_open_layers(n->backend, (const char *const *)paths, x->n + x->below, x->directories, directories_opened, x);
-	for (size_t i = 0; i < x->n + x->below; i++)
-		free(paths[i]);
-	free(paths);
-	if (r < 0) {
-		error_errno(&x->err, r, "layers");
-		failed(x);
-	}
+	x->paths = merge_paths(x, m);
+	layers_find_for(b, request, str_of(key), merge_go, x);
 }
 
 /* The end */

@@ -90,6 +90,8 @@ struct layer_wait {
 	struct builder *builder;
 	uint64_t request;
 	bool make;
+	layers_go_fn *go; /* NULL: the builder itself asks */
+	void *arg;
 };
 
 struct layer_lock {
@@ -131,15 +133,6 @@ bool layers_implied(const char *file)
 	return str_ends(str_of(file), STR("-implied.erofs"));
 }
 
-bool layers_answer(struct builder *b, uint64_t request, struct str key)
-{
-	struct layer_record *l = map_get(&b->node->layers.by_key, key);
-	if (!l || !is_there(b->node, l->file))
-		return false;
-	answer_found(b, request, l);
-	return true;
-}
-
 static void answer_none(struct builder *b, uint64_t request)
 {
 	struct msg_layer m = {0};
@@ -171,38 +164,55 @@ static struct layer_lock *lock_of(struct node *n, struct str key, bool make)
 	return k;
 }
 
-static void wait_for(struct layer_lock *k, struct builder *b, uint64_t request, bool make)
+static void wait_for(struct layer_lock *k, const struct layer_wait *what)
 {
 	struct layer_wait *w = malloc(sizeof(*w)), **at = &k->waits;
 	if (!w)
 		abort();
-	*w = (struct layer_wait){.builder = b, .request = request, .make = make};
+	*w = *what;
+	w->next = NULL;
 	while (*at)
 		at = &(*at)->next;
 	*at = w;
 }
 
-void layers_find(struct builder *b, uint64_t request, struct str key, bool make)
+static void look(const struct layer_wait *w, struct str key)
 {
+	struct builder *b = w->builder;
 	struct node *n = b->node;
 	struct layer_record *l = map_get(&n->layers.by_key, key);
-	/* What follows from the bytes of blobs alone would be made the same again. */
-	bool taken = l && (!b->build->force || str_starts(key, STR("oci:")) || builder_uses(b, str_of(l->file)));
+	/* What follows from the bytes of blobs, or of layers, alone would be made the same again. */
+	bool taken = l && (!b->build->force || w->go || str_starts(key, STR("oci:")) || builder_uses(b, str_of(l->file)));
 	if (taken && is_there(n, l->file)) {
-		answer_found(b, request, l);
+		answer_found(b, w->request, l);
+		if (w->go)
+			w->go(w->arg, true);
 		return;
 	}
-	struct layer_lock *k = lock_of(n, key, make);
+	struct layer_lock *k = lock_of(n, key, w->make);
 	if (k && k->holder && k->holder != b && !waits_for(n, k->holder, b, 8)) {
-		wait_for(k, b, request, make);
+		wait_for(k, w);
 		return;
 	}
-	if (k && make && !k->holder)
+	if (k && w->make && !k->holder)
 		k->holder = b;
 	/* Two that would wait for each other both make it. */
-	if (make && k->holder != b && builder_grant(b, key) < 0)
+	if (w->make && k->holder != b && builder_grant(b, key) < 0)
 		abort();
-	answer_none(b, request);
+	if (w->go)
+		w->go(w->arg, false);
+	else
+		answer_none(b, w->request);
+}
+
+void layers_find(struct builder *b, uint64_t request, struct str key, bool make)
+{
+	look(&(struct layer_wait){.builder = b, .request = request, .make = make}, key);
+}
+
+void layers_find_for(struct builder *b, uint64_t request, struct str key, layers_go_fn *go, void *arg)
+{
+	look(&(struct layer_wait){.builder = b, .request = request, .make = true, .go = go, .arg = arg}, key);
 }
 
 bool layers_granted(const struct builder *b, struct str key)
@@ -223,7 +233,7 @@ void layers_released(struct node *n, struct str key)
 	while (waits) {
 		struct layer_wait *w = waits;
 		waits = w->next;
-		layers_find(w->builder, w->request, str_of(copy), w->make);
+		look(w, str_of(copy));
 		free(w);
 	}
 }
@@ -247,6 +257,8 @@ void layers_leave(struct builder *b)
 			struct layer_wait *w = *at;
 			if (w->builder == b) {
 				*at = w->next;
+				if (w->go)
+					w->go(w->arg, false);
 				free(w);
 			} else {
 				at = &w->next;

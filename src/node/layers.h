@@ -34,8 +34,10 @@ bool layers_keep(const struct layers_of_builds *l, struct str file);
 void layers_key(const struct builder *b, struct str key, char to[LAYER_KEY + 1]);
 /* find_layer of a builder, with such a key: answers, perhaps later. */
 void layers_find(struct builder *b, uint64_t request, struct str key, bool make);
-/* The layer of that key is there, and the request answered with it. */
-bool layers_answer(struct builder *b, uint64_t request, struct str key);
+/* The same for node itself, which makes the layer when there is none: go(arg, true) when the request is answered, go(arg, false) when it is to be made, or (the builder is ending) not
+ * any more. */
+typedef void layers_go_fn(void *arg, bool answered);
+void layers_find_for(struct builder *b, uint64_t request, struct str key, layers_go_fn *go, void *arg);
 /* Whether a layer's name says that it has directories which it only implies (image/unpack.h). */
 bool layers_implied(const char *file);
 /* The builder may make that layer. */
