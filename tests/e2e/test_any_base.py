@@ -7,6 +7,7 @@ import pytest
 from e2b import InvalidArgumentException, PtySize, Sandbox
 
 from conftest import serving
+from registry import Layer, Layout, Registry, busybox
 from server import CUBICLE, clean_env
 from trees import make_template, plant
 
@@ -56,7 +57,13 @@ def shells(**more):
 
 
 @pytest.fixture(scope="module")
-def server(programs, tmp_path_factory):
+def hub():
+    with Registry() as r:
+        yield r
+
+
+@pytest.fixture(scope="module")
+def server(programs, hub, tmp_path_factory):
     def make(s):
         def template(alias, entries, change=None, **more):
             tree = plant(tmp_path_factory.mktemp(alias), entries)
@@ -91,14 +98,14 @@ def server(programs, tmp_path_factory):
                      "while :; do printf 'HTTP/1.1 200 OK\\r\\nContent-Length: 3\\r\\nConnection: close\\r\\n\\r\\nup\\n' | nc -l -p 8080 > /dev/null; done"]}])
         template("bashless", shells(), wait_ready=True, services=[{"name": "start", "command": ["/bin/bash", "-l", "-c", "x"], "user": "root", "restart": False}])
 
-    with serving(prepare=make) as s:
+    with serving(prepare=make, options={"registry.insecure": hub.host}) as s:
         yield s
 
 
 @pytest.fixture
 def cli(server):
     def call(*words):
-        at = words.index("--")
+        at = words.index("--") if "--" in words else len(words)
         return subprocess.run([str(CUBICLE), *words[:at], f"--state.dir={server.state}", f"--listen=127.0.0.1:{server.port}", *words[at:]], capture_output=True, text=True,
                               timeout=120, env=clean_env())
     return call
@@ -190,3 +197,16 @@ def test_a_start_command_that_cannot_run_fails_the_create(server):
     status, body = server.call("POST", "/sandboxes", {"templateID": "bashless"})
     assert status == 504 and "service 'start': cannot start '/bin/bash'" in body["message"], body
     assert server.call("GET", "/v2/sandboxes")[1] == []
+
+
+def test_case_116_what_an_image_says_holds_in_its_sandboxes(server, cli, hub, tmp_path):
+    layout = Layout(tmp_path)
+    config = {"Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo listening; id -u > /tmp/who; while :; do printf 'HTTP/1.1 200 OK\\r\\n\\r\\n' | nc -l -p 8080; done"],
+              "Env": ["PATH=/bin:/opt", "GREETING=from the image"], "User": "1234:5678", "WorkingDir": "/srv"}
+    layout.image([busybox(), Layer().file("srv/page", b"hello\n")], config, tag="1")
+    reference = hub.push(layout, "1", "team/served", "1")
+    r = cli("template", "create", "--image", reference, "--probe-port", "8080", "--probe-path", "/", "from-image")
+    assert r.returncode == 0 and "listening" in r.stderr, r
+    with Sandbox.create("from-image") as box:
+        r = cli("sandbox", "exec", box.sandbox_id, "--", "sh", "-c", "id -u; id -g; pwd; cat page; echo $GREETING $PATH; cat /tmp/who")
+        assert r.stdout == "1234\n5678\n/srv\nhello\nfrom the image /bin:/opt\n1234\n", r

@@ -237,6 +237,13 @@ static void other_errors_have_their_step(void **state)
 	build_fails("{\"kind\":\"e2b\",\"image\":\"x\",\"steps\":[{\"type\":\"USER\",\"args\":[\"No Good\"]},{\"type\":\"RUN\",\"args\":[\"a\"]}]}", "2", "'No Good'");
 }
 
+static void a_user_by_number_stays_as_it_is(void **state)
+{
+	build("{\"kind\":\"cube\",\"image\":\"x\",\"user\":\"4321:8765\"}");
+	cleanup_json json_t *j = described();
+	assert_string_equal(json_string_value(json_object_get(j, "user")), "4321:8765");
+}
+
 static void start_and_ready_commands_are_described(void **state)
 {
 	build("{\"kind\":\"e2b\",\"image\":\"x\",\"steps\":[{\"type\":\"ENV\",\"args\":[\"PORT\",\"80\"]},{\"type\":\"WORKDIR\",\"args\":[\"/app\"]}],"
@@ -466,6 +473,7 @@ int main(void)
 		T(many_steps_are_merged),
 		T(a_failing_command_is_told),
 		T(other_errors_have_their_step),
+		T(a_user_by_number_stays_as_it_is),
 		T(start_and_ready_commands_are_described),
 		T(what_stands_on_a_template_goes_on_starting_its_programs),
 		T(commands_of_cube_are_kubernetes_words),
