@@ -5,6 +5,7 @@
 #include "base/sha256.h"
 #include "node/builders.h"
 #include "node/layers.h"
+#include "sandbox/rows.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -1104,6 +1105,34 @@ static void a_probe_decides(void **state)
 	expect_error(await(), 400, "exit status 3");
 }
 
+/* What an older server has left is there, and has room for templates. */
+static void records_of_schema_3_are_taken_over(void **state)
+{
+	char path[128];
+	struct store *s = NULL;
+	leave();
+	snprintf(path, sizeof(path), "%s/node.db", dir);
+	assert_int_equal(unlink(path), 0);
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/node.db%s", dir, i ? "-shm" : "-wal");
+		unlink(path);
+	}
+	snprintf(path, sizeof(path), "%s/node.db", dir);
+	assert_int_equal(store_open(path, 0, rows_migrations, 3, &s, NULL), 0);
+	assert_int_equal(store_exec(s, "INSERT INTO snapshots VALUES ('snap-aaaaaaaaaaaaaaaaaaaa', 'team-1', 'kept', 'i', '" TEMPLATE "', 1, 1, 256, 1024, 'snapshots/x.img', 1, x'');"
+		"INSERT INTO pools VALUES ('" TEMPLATE "', 0, 1, 2);"
+		"INSERT INTO ends VALUES ('iaaaaaaaaaaaaaaaaaaaa', 'team-1', '" TEMPLATE "', 'base', 1, 9000000000000000000, 'killed', '')", NULL), 0);
+	store_free(s);
+	start();
+	assert_int_equal(rows("SELECT count(*) FROM pools"), 1);
+	assert_int_equal(rows("SELECT count(*) FROM ends"), 1);
+	assert_int_equal(rows("SELECT count(*) FROM snapshots"), 1);
+	assert_int_equal(rows("SELECT count(*) FROM templates"), 0);
+	finish(begin("app"), LAYERS(BASE_LAYER));
+	assert_int_equal(create_of("team-1", template_id), MSG_ID_sandbox);
+	assert_int_equal(rows("SELECT count(*) FROM sandboxes WHERE build != ''"), 1);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup_builds, teardown_builds)
@@ -1113,7 +1142,7 @@ int main(void)
 		T(a_builder_may_end_at_any_step), T(a_build_has_its_time), T(a_build_has_its_room), T(too_many_files_are_refused), T(builds_wait_for_their_turn), T(logs_are_paged),
 		T(a_flood_of_logs_is_cut), T(tags_move_and_old_builds_go), T(delete_waits_for_sandboxes_or_is_forced), T(what_is_old_goes_by_itself), T(an_image_is_built_once),
 		T(a_restart_in_the_middle_leaves_an_error), T(stop_ends_builds), T(names_move_within_a_team), T(deleting_ends_what_is_building), T(wrong_requests_are_refused),
-		T(files_are_kept_whole), T(a_front_that_goes_leaves_no_writers), T(a_build_stands_on_a_snapshot), T(a_probe_decides),
+		T(files_are_kept_whole), T(a_front_that_goes_leaves_no_writers), T(a_build_stands_on_a_snapshot), T(a_probe_decides), T(records_of_schema_3_are_taken_over),
 	};
 	return node_world_run(tests);
 }
