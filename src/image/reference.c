@@ -212,7 +212,8 @@ static int parse_registry(struct str *text, struct reference *r, struct error *e
 		return bad(err, "what is before the first '/' is no host or host:port");
 	if (port == 443 && r->scheme == REFERENCE_HTTP)
 		return bad(err, "port 443 is not plain HTTP's");
-	if (port == (r->scheme == REFERENCE_HTTP ? 80 : 443))
+	/* A host like "registry" is one by its port alone. */
+	if (port == (r->scheme == REFERENCE_HTTP ? 80 : 443) && first_is_host(str_of(host)))
 		port = 0;
 	if (port)
 		snprintf(r->registry, sizeof(r->registry), "%s:%u", host, port);

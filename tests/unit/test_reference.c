@@ -36,6 +36,8 @@ static void references_have_one_normal_form(void **state)
 		{"[::1]:5000/a", "[::1]:5000/a:latest"},
 		{"[2001:DB8:0:0::1]/a:b", "[2001:db8::1]/a:b"},
 		{"10.0.0.7:5000/x/a__b-c.d--e", "10.0.0.7:5000/x/a__b-c.d--e:latest"},
+		{"registry:443/a/b", "registry:443/a/b:latest"},
+		{"http://registry:80/a/b", "registry:80/a/b:latest"},
 		{"ghcr.io/o/r:v1", "ghcr.io/o/r:v1"},
 		{"a_b.example/x", "a_b.example/x:latest"},
 	};
