@@ -1,5 +1,6 @@
 #include "image/describe.h"
 #include "base/cleanup.h"
+#include "image/spec.h"
 #include "image/steps.h"
 #include "io/json.h"
 
@@ -56,7 +57,7 @@ static int shell_json(const struct describe *d, const char *command, const char 
 }
 
 /* The service in front, because the ready command has its surroundings; those of the base that it does not replace behind it. */
-static int add_service(const struct build *b, const struct describe *d, json_t *to, struct error *err)
+static int add_service(const json_t *base, const struct describe *d, json_t *to, struct error *err)
 {
 	cleanup_json json_t *command = NULL, *services = json_array();
 	size_t i;
@@ -70,7 +71,7 @@ static int add_service(const struct build *b, const struct describe *d, json_t *
 	if (!d->env_for_all && d->config->env.n)
 		json_object_set_new(service, "env", env_json(&d->config->env));
 	json_array_append_new(services, service);
-	json_array_foreach(json_object_get(b->base, "services"), i, s)
+	json_array_foreach(json_object_get(base, "services"), i, s)
 		if (!str_is(json_str(json_object_get(s, "name")), "start"))
 			json_array_append(services, s);
 	if (!service || json_array_size(services) > MAX_SERVICES)
@@ -79,13 +80,29 @@ static int add_service(const struct build *b, const struct describe *d, json_t *
 	return 0;
 }
 
-/* What of the base goes on being true. */
-static void inherit(const struct build *b, json_t *to)
+static void take(const json_t *from, const char *const *keys, json_t *to)
 {
-	static const char *const keys[] = {"nested_userns", "no_setuid", "services", "ready", "probe", "wait_ready"};
-	for (size_t i = 0; b->base && i < ARRAY_SIZE(keys); i++)
-		if (json_object_get(b->base, keys[i]))
-			json_object_set(to, keys[i], json_object_get(b->base, keys[i]));
+	for (; from && *keys; keys++)
+		if (json_object_get(from, *keys))
+			json_object_set(to, *keys, json_object_get(from, *keys));
+}
+
+/*
+ * What an export says of itself in a label (cli/oci_archive.h), for a build that has no other base: what runs in every sandbox and how that gets ready. Anybody can write such a label, so it is
+ * taken for no more than an ENTRYPOINT, and node checks it with the rest of the description. NULL when there is none.
+ */
+static json_t *exported(const struct build_config *config)
+{
+	static const char *const keys[] = {"services", "ready", "probe", "wait_ready", NULL};
+	for (size_t i = 0; config->labels && config->labels[i] && config->labels[i + 1]; i += 2) {
+		if (strcmp(config->labels[i], DESCRIPTION_LABEL) != 0)
+			continue;
+		cleanup_json json_t *said = json_parse(str_of(config->labels[i + 1]), MAX_DESCRIPTION, DESCRIPTION_LABEL, NULL);
+		json_t *taken = json_object();
+		take(said, keys, taken);
+		return taken;
+	}
+	return NULL;
 }
 
 static int add_ready(const struct describe *d, json_t *to, struct error *err)
@@ -115,7 +132,10 @@ static int add_layers(const struct stack *s, json_t *to)
 
 int describe(const struct build *b, const struct describe *d, json_t **ret, bool *ret_probe, struct error *err)
 {
-	cleanup_json json_t *j = json_object();
+	static const char *const keys[] = {"nested_userns", "no_setuid", "services", "ready", "probe", "wait_ready", NULL};
+	cleanup_json json_t *j = json_object(), *label = b->base ? NULL : exported(d->config);
+	/* What goes on being true. */
+	const json_t *base = b->base ? b->base : label;
 	bool starts = d->start || d->start_command;
 	if (strlen(d->config->workdir) > MAX_PATH)
 		return error_set(err, -ENAMETOOLONG, 400, "the working directory is longer than %d bytes", MAX_PATH);
@@ -130,12 +150,12 @@ int describe(const struct build *b, const struct describe *d, json_t **ret, bool
 	json_object_set_new(j, "user", json_string(d->config->user));
 	if (*d->config->workdir)
 		json_object_set_new(j, "workdir", json_string(d->config->workdir));
-	inherit(b, j);
+	take(base, keys, j);
 	if (d->env_for_all && d->config->env.n)
 		json_object_set_new(j, "env", env_json(&d->config->env));
 	else if (!d->env_for_all && json_object_get(b->base, "env"))
 		json_object_set(j, "env", json_object_get(b->base, "env"));
-	int r = starts ? add_service(b, d, j, err) : 0;
+	int r = starts ? add_service(base, d, j, err) : 0;
 	if (r == 0)
 		r = add_ready(d, j, err);
 	if (r < 0)

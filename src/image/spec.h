@@ -39,6 +39,9 @@ enum {
 	SPEC_MAX_LOGINS = 32,
 };
 
+/* The label of an image that `cubicle template export` made: the template's description (node/templates.h) without its layers. */
+#define DESCRIPTION_LABEL "cubicle.template"
+
 enum spec_kind { SPEC_E2B, SPEC_CUBE, SPEC_IMAGE };
 enum spec_from { SPEC_FROM_IMAGE, SPEC_FROM_BASE, SPEC_FROM_SOURCE, SPEC_FROM_DOCKERFILE };
 enum spec_step_type { SPEC_COPY, SPEC_ENV, SPEC_RUN, SPEC_WORKDIR, SPEC_USER };
