@@ -77,16 +77,36 @@ int cmd_template_list(struct cli *c)
 	return EXIT_OK;
 }
 
+/* The id of what a name means in the list: by its id a template can be looked at also before a build of it is ready. Else what was given: templates that others let everybody use are not listed. */
+static int find_id(struct client *cl, struct str name, struct buf *ret, struct error *err)
+{
+	cleanup_json json_t *all = NULL;
+	size_t i;
+	const json_t *one;
+	int r = client_list(cl, "/templates", &all, err);
+	if (r < 0)
+		return r;
+	json_array_foreach(all, i, one)
+		if (str_eq(name_of(one), name) || str_eq(json_str(json_object_get(one, "templateID")), name)) {
+			name = json_str(json_object_get(one, "templateID"));
+			break;
+		}
+	return buf_add_str(ret, name) < 0 ? error_errno(err, -ENOMEM, "template") : 0;
+}
+
 /* One template with its builds, all pages of them; given by name or id, with a tag or not. */
 static int get_template(struct client *cl, const char *given, json_t **ret, struct error *err)
 {
-	cleanup_buf struct buf path = BUF_INIT, next = BUF_INIT;
+	cleanup_buf struct buf path = BUF_INIT, next = BUF_INIT, id = BUF_INIT;
 	cleanup_json json_t *all = NULL;
+	struct str name, tag;
+	split_name(given, &name, &tag);
+	int r = find_id(cl, name, &id, err);
+	if (r < 0)
+		return r;
 	do {
 		cleanup_json json_t *page = NULL;
-		struct str name, tag;
-		split_name(given, &name, &tag);
-		template_path(&path, "/templates/", name, "?limit=100");
+		template_path(&path, "/templates/", buf_str(&id), "?limit=100");
 		if (buf_len(&next)) {
 			buf_add_c(&path, "&nextToken=");
 			url_encode(&path, buf_str(&next));
@@ -94,7 +114,7 @@ static int get_template(struct client *cl, const char *given, json_t **ret, stru
 		buf_clear(&next);
 		if (!buf_cstr(&path))
 			return error_errno(err, -ENOMEM, "template");
-		int r = client_call(cl, "GET", buf_cstr(&path), NULL, &page, &next, err);
+		r = client_call(cl, "GET", buf_cstr(&path), NULL, &page, &next, err);
 		if (r < 0)
 			return r;
 		if (!all)
@@ -348,7 +368,7 @@ int cmd_template_delete(struct cli *c)
 
 static void print_images(const json_t *answer, bool dry)
 {
-	static const char *const titles[] = {"IMAGE", "SIZE", "LAST USED", NULL};
+	static const char *const titles[] = {"FILE", "SIZE", "LAST USED", NULL};
 	char text[24];
 	size_t i;
 	const json_t *one, *all = json_object_get(answer, "images");
@@ -363,7 +383,7 @@ static void print_images(const json_t *answer, bool dry)
 		table_print(&t);
 	long long count = json_integer_value(json_object_get(answer, "count"));
 	const char *size = size_text(text, (uint64_t)json_integer_value(json_object_get(answer, "bytes")));
-	printf("%lld image%s, %s%s\n", count, count == 1 ? "" : "s", size, dry ? ", would be removed" : ", removed");
+	printf("%lld file%s, %s%s\n", count, count == 1 ? "" : "s", size, dry ? ", would be removed" : ", removed");
 }
 
 /* "90" seconds, "30m", "12h", "7d". */

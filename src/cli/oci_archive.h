@@ -11,9 +11,6 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* What the specification has no word for: a label of the image's configuration that holds the template's description (node/templates.h) without its layers. A build of such an image takes it as it stands there. */
-#define OCI_LABEL_TEMPLATE "cubicle.template"
-
 struct oci_writer;
 
 /* Begins an archive with one layer, at the beginning of an empty file, which stays the caller's. NULL without memory. */

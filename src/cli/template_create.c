@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "cli/oci_archive.h"
 #include "cli/template_source.h"
+#include "image/spec.h"
 #include "io/json.h"
 
 #include <errno.h>
@@ -109,8 +110,8 @@ int cmd_template_create(struct cli *c)
 static void take_sizes(struct build *b, const json_t *config)
 {
 	struct error ignored = {0};
-	struct str label = json_str(json_object_get(json_object_get(config, "Labels"), OCI_LABEL_TEMPLATE));
-	cleanup_json json_t *j = label.n ? json_parse(label, LABEL_MAX, OCI_LABEL_TEMPLATE, &ignored) : NULL;
+	struct str label = json_str(json_object_get(json_object_get(config, "Labels"), DESCRIPTION_LABEL));
+	cleanup_json json_t *j = label.n ? json_parse(label, LABEL_MAX, DESCRIPTION_LABEL, &ignored) : NULL;
 	b->cpu = json_integer_value(json_object_get(j, "cpuCount"));
 	b->memory = json_integer_value(json_object_get(j, "memoryMB"));
 	b->disk = json_integer_value(json_object_get(j, "diskMB"));

@@ -5,6 +5,7 @@
 #include "cli/exec.h"
 #include "cli/oci_archive.h"
 #include "cli/output.h"
+#include "image/spec.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -141,10 +142,12 @@ static json_t *environment(const json_t *map)
 /* What `docker run` would do with it; the label says the rest. */
 static json_t *image_config(const json_t *description)
 {
-	cleanup_free char *label = json_dumps(description, JSON_COMPACT);
+	cleanup_json json_t *rest = json_copy((json_t *)description);
+	json_object_del(rest, "layers");
+	cleanup_free char *label = json_dumps(rest, JSON_COMPACT);
 	const json_t *service = json_array_get(json_object_get(description, "services"), 0), *command = json_object_get(service, "command");
 	const char *user = json_string_value(json_object_get(description, "user")), *workdir = json_string_value(json_object_get(description, "workdir"));
-	json_t *config = json_pack("{s:s*,s:s*,s:o,s:{s:s*}}", "User", user, "WorkingDir", workdir, "Env", environment(json_object_get(description, "env")), "Labels", OCI_LABEL_TEMPLATE, label);
+	json_t *config = json_pack("{s:s*,s:s*,s:o,s:{s:s*}}", "User", user, "WorkingDir", workdir, "Env", environment(json_object_get(description, "env")), "Labels", DESCRIPTION_LABEL, label);
 	if (config && command)
 		json_object_set(config, "Cmd", (json_t *)command);
 	const json_t *port = json_object_get(json_object_get(description, "probe"), "port");

@@ -437,7 +437,7 @@ class Others(Case):
             return subprocess.run([CUBICLE, "template", "gc", f"--state.dir={state}", *words], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=300)
         r = run("--dry-run", "--older-than", "90m")
         self.assertEqual((r.returncode, r.stderr), (0, ""))
-        self.assertRegex(r.stdout, r"o12.erofs +1\.5 MB +2 h ago\n1 image, 1\.5 MB, would be removed\n$")
+        self.assertRegex(r.stdout, r"o12.erofs +1\.5 MB +2 h ago\n1 file, 1\.5 MB, would be removed\n$")
         self.assertEqual(json.loads(run("--json").stdout), answer)
         self.assertEqual(front.bodies("POST", "/admin/collect-images"), [{"dryRun": True, "olderThan": 5400}, {"dryRun": False}])
         self.fails(run("--older-than", "soon"), 2, "--older-than")

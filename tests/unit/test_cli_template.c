@@ -5,6 +5,7 @@
 #include "cli/docker_login.h"
 #include "cli/oci_archive.h"
 #include "cli/progress.h"
+#include "image/spec.h"
 #include "io/json.h"
 
 #include <stdio.h>
@@ -57,7 +58,7 @@ static void an_archive_that_is_written_is_read(void **state)
 	struct error err = {0};
 	enum oci_kind kind;
 	cleanup_fd int fd = memory();
-	cleanup_json json_t *config = json_pack("{s:[s],s:{s:s}}", "Env", "A=1", "Labels", OCI_LABEL_TEMPLATE, "{}"), *got = NULL, *none = NULL, *named = NULL;
+	cleanup_json json_t *config = json_pack("{s:[s],s:{s:s}}", "Env", "A=1", "Labels", DESCRIPTION_LABEL, "{}"), *got = NULL, *none = NULL, *named = NULL;
 	struct oci_writer *w = oci_writer_new(fd);
 	cleanup_free char *tar = calloc(1, 1 << 20);
 	for (int i = 0; i < 5; i++)
