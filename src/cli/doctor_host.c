@@ -19,7 +19,7 @@ enum {
 
 int doctor_try_users(struct doctor *d, struct error *err)
 {
-	const char *const names[] = {d->options->user_front, d->options->user_egress, d->options->user_tools};
+	const char *const names[] = {d->options->user_front, d->options->user_egress, d->options->user_tools, d->options->user_build};
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
 		const struct passwd *p = getpwnam(names[i]);
 		if (!p)
