@@ -668,11 +668,12 @@ static void finished(const struct error *err, void *arg)
 	}
 	if (b->r.status != BUILD_READY)
 		error_set(&why, -EIO, 400, "the template could not be built: %s", b->r.reason);
-	requests_answer(&b->waiting, why.code ? &why : NULL);
-	if (b->of && !b->of->going) {
+	/* Who waited finds it. */
+	if (b->of && !b->of->going)
 		team_build_tell(n, b->of, false);
+	requests_answer(&b->waiting, why.code ? &why : NULL);
+	if (b->of && !b->of->going)
 		prune(b->of);
-	}
 	team_build_let(b);
 }
 
