@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { READY_PERIOD_S = 2, READY_PATIENCE_S = 600, MAX_DESCRIPTION = 32768 };
@@ -139,6 +140,59 @@ static int await_ready(struct build *b, struct build_result *to, const char *she
 	return r < 0 ? error_set(err, r, why.status, "ready command failed: %s", why.message) : 0;
 }
 
+/* ---- the PATH of an image ---- */
+
+#define PATH_FILE "zz-image-path.sh"
+
+/* Is there anything in it that a login shell does not look through anyway? */
+static bool path_is_usual(struct str path)
+{
+	static const char *const usual[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", ""};
+	while (path.n) {
+		struct str part;
+		bool known = false;
+		if (!str_cut(path, ':', &part, &path)) {
+			part = path;
+			path = STR("");
+		}
+		for (size_t i = 0; i < ARRAY_SIZE(usual); i++)
+			known |= str_is(part, usual[i]);
+		if (!known)
+			return false;
+	}
+	return true;
+}
+
+static int make_path_file(struct box *box, void *arg, struct error *err)
+{
+	cleanup_buf struct buf line = BUF_INIT, there = BUF_INIT;
+	struct error ignored = {0};
+	struct envd_stat st;
+	buf_add_c(&line, "export PATH=");
+	shell_quote(&line, str_of(arg));
+	if (buf_add_c(&line, "\n") < 0)
+		return error_errno(err, -ENOMEM, "PATH");
+	int r = envd_stat(&box->envd, "/etc/profile", &st, err);
+	if (r < 0)
+		return r;
+	if (!st.exists || (envd_read_file(&box->envd, "/etc/profile.d/" PATH_FILE, ENV_BYTES, &there, &ignored) == 0 && str_eq(buf_str(&there), buf_str(&line))))
+		return BUILD_NOTHING;
+	const struct envd_file file = {PATH_FILE, S_IFREG | 0644, 0, 0, buf_str(&line)};
+	return envd_place(&box->envd, "/etc/profile.d", &file, 1, err);
+}
+
+/* Clients run commands in login shells, whose /etc/profile sets a PATH of its own: what an image has its programs found by (/usr/local/go/bin) would be lost. */
+static int keep_path(struct build *b, struct build_result *to, struct error *err)
+{
+	const char *path = env_get(&to->config.env, STR("PATH"));
+	cleanup_buf struct buf key = BUF_INIT;
+	if (!path || path_is_usual(str_of(path)))
+		return 0;
+	if (buf_addf(&key, "path of login shells\n%s", path) < 0)
+		return error_errno(err, -ENOMEM, "PATH");
+	return build_layer(b, &to->stack, buf_str(&key), false, make_path_file, (void *)(uintptr_t)path, NULL, err);
+}
+
 static int finish(struct build *b, struct build_result *to, struct error *err)
 {
 	const struct build_spec *s = b->spec;
@@ -152,6 +206,8 @@ static int finish(struct build *b, struct build_result *to, struct error *err)
 	int r = take_overrides(b, to, err);
 	if (r == 0)
 		r = look_inside(b, to, &d.shell, err);
+	if (r == 0 && d.env_for_all)
+		r = keep_path(b, to, err);
 	if (r < 0)
 		return r;
 	if (!s->start_command && (to->service || s->probe_port || s->has_command)) {

@@ -23,6 +23,9 @@ def registry():
         layout.image([small, Layer().file("bin/bash", BASH, 0o755)], {"Env": ["FROM_IMAGE=yes"], "WorkingDir": "/var", "Cmd": ["/bin/sh"]}, tag="small")
         layout.image([busybox()], {}, tag="musl")
         layout.image([Layer().file("hello.txt", b"nothing but a file\n")], {}, tag="nothing")
+        profile = b'export PATH=/usr/bin:/bin\nfor f in /etc/profile.d/*.sh; do . "$f"; done\n'
+        layout.image([busybox(), Layer().file("bin/bash", BASH, 0o755).file("etc/profile", profile).file("opt/tools/tool", b"#!/bin/sh\necho found\n", 0o755)],
+                     {"Env": ["PATH=/opt/tools:/bin", "KEY=of the image"], "WorkingDir": "/opt"}, tag="tools")
         for tag in layout.tags:
             r.push(layout, tag, "test/" + tag)
         r.layout = layout
@@ -194,3 +197,9 @@ def test_any_base(server, registry):
     with pytest.raises(BuildException) as none:
         build(image(registry, "nothing").run_cmd("ls"), "nothing-more")
     assert "neither /bin/bash nor /bin/sh" in str(none.value)
+
+
+def test_image_as_it_is(server, registry):
+    """Straight from a reference: variables and directory of the image, and its PATH also in the login shells that clients use."""
+    with Sandbox.create(f"{registry.host}/test/tools:latest", timeout=120) as box:
+        assert box.commands.run("tool; echo $KEY; pwd; id -un").stdout == "found\nof the image\n/opt\nroot\n"

@@ -87,6 +87,21 @@ static void an_image_becomes_a_template(void **state)
 	assert_int_equal(w.unpacked, 0);
 }
 
+static void an_images_path_is_that_of_login_shells(void **state)
+{
+	static char *usual[] = {(char *)"PATH=/usr/local/bin:/usr/bin:/bin", NULL}, *own[] = {(char *)"PATH=/usr/local/go/bin:/bin", NULL};
+	world_put(&w, 'f', "/etc/profile", 0644, 0, 0, "PATH=/bin\n");
+	world_config.env = usual;
+	build("{\"kind\":\"image\",\"image\":\"python\"}");
+	assert_int_equal(w.boxes, 0);
+	world_config.env = own;
+	build("{\"kind\":\"image\",\"image\":\"go\"}");
+	assert_string_equal(world_find(&w, "/etc/profile.d/zz-image-path.sh")->text, "export PATH='/usr/local/go/bin:/bin'\n");
+	assert_int_equal(w.sealed, 1);
+	build("{\"kind\":\"image\",\"image\":\"go\"}");
+	assert_int_equal(w.boxes, 0);
+}
+
 static void deep_images_have_their_upper_layers_merged(void **state)
 {
 	world_image = "abcdefghijklmnop";
@@ -465,6 +480,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		T(an_image_becomes_a_template),
+		T(an_images_path_is_that_of_login_shells),
 		T(deep_images_have_their_upper_layers_merged),
 		T(layers_without_files_and_repeated_ones_are_made_once),
 		T(a_hard_link_to_below_merges_what_is_below),
