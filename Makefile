@@ -49,6 +49,7 @@ bench: build
 	@build/venv/bin/python bench/run build
 	@build/venv/bin/python bench/cells build
 	@build/venv/bin/python bench/pools build
+	@build/venv/bin/python bench/templates build
 
 # Debian 12's stock kernel under emulation: cgroup v2 with a power cut, then cgroup v1.
 test-distro: build
