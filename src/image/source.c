@@ -292,11 +292,11 @@ int source_open_image(struct source **ret, struct source_env *e, struct str refe
 		return error_set(err, -ENOMEM, 500, "out of memory");
 	s->env = e;
 	s->read = read_registry;
-	s->registry.ecr_endpoint = e->ecr_endpoint;
 	reference_format(&ref, s->image.reference);
 	r = registry_init(&s->registry, e, e->private->out, &e->private->registries, &ref, given, err);
 	if (r == 0) {
 		s->online = true;
+		s->registry.ecr_endpoint = e->ecr_endpoint;
 		r = read_top(s, &json, type, err);
 	}
 	if (r == 0)

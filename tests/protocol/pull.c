@@ -111,7 +111,9 @@ static void take_platform(struct source_env *e, const char *text)
 {
 	if (strncmp(text, "--platform=", 11) != 0)
 		return;
-	char *copy = strdup(text + 11), *slash = strchr(copy, '/');
+	static char copy[64];
+	snprintf(copy, sizeof(copy), "%s", text + 11);
+	char *slash = strchr(copy, '/');
 	if (slash)
 		*slash = 0;
 	e->architecture = copy;
