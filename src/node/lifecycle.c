@@ -470,7 +470,8 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 	live_launch(l);
 }
 
-void live_watch(struct live *l, bool adopted)
+/* From when its programs run on. */
+static void watch_disk(struct live *l, bool adopted)
 {
 	struct node *n = l->node;
 	if (!l->disk.at && disk_account_add(n->disk, &l->disk, l->box, adopted) < 0)
@@ -479,7 +480,12 @@ void live_watch(struct live *l, bool adopted)
 	 * as fast as memory, and a look at all for each create would make creates slower the more sandboxes there are. */
 	if (adopted || !n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
 		loop_timer_in(n->disk_timer, 0);
-	node_arm_deadlines(n);
+}
+
+void live_watch(struct live *l, bool adopted)
+{
+	watch_disk(l, adopted);
+	node_arm_deadlines(l->node);
 	sampling_note(l, adopted);
 }
 
@@ -662,6 +668,8 @@ void live_kill(struct node *n, struct request *r, const struct msg_kill *m)
 static void on_started(struct box *b, const struct box_handle *h, const struct error *err, void *arg)
 {
 	struct live *l = arg;
+	if (err)
+		disk_account_remove(l->node->disk, &l->disk); /* the box is no more */
 	if (l->adopting)
 		live_adopted(l, h, err);
 	else if (l->s.state == SANDBOX_PAUSED)
@@ -686,6 +694,7 @@ static void on_died(struct box *b, const struct box_death *d, void *arg)
 static void on_released(struct box *b, void *arg)
 {
 	struct live *l = arg;
+	disk_account_remove(l->node->disk, &l->disk);
 	l->box = NULL;
 	live_network_ended(l);
 	if (l->s.state == SANDBOX_PAUSED && l->resuming)
@@ -696,4 +705,11 @@ static void on_released(struct box *b, void *arg)
 		live_finish(l);
 }
 
-const struct box_ops live_box_ops = {on_started, on_died, on_released, NULL};
+static void on_programs(struct box *b, void *arg)
+{
+	struct live *l = arg;
+	if (l->s.state == SANDBOX_CREATING || l->s.state == SANDBOX_PAUSED)
+		watch_disk(l, false);
+}
+
+const struct box_ops live_box_ops = {.started = on_started, .died = on_died, .released = on_released, .programs = on_programs};

@@ -38,7 +38,7 @@ struct box_spec {
 	struct msg_list ready;             /* the template's ready command, likewise; empty: there is none */
 	uint16_t probe_port;               /* what answers there is ready; 0 = nothing is asked */
 	struct str probe_path;             /* with an HTTP GET of this; empty: a connection is enough */
-	bool wait_ready;                   /* started() is held back until they are ready; not for an unassigned one, which has prepared() */
+	bool wait_ready;                   /* started() is held back until they are ready, if box_ops has programs(); not for an unassigned one, which has prepared() */
 	bool unassigned;                   /* of a ready pool: it has a small share of the processors until box_assign(), and prepared() is called */
 };
 
@@ -81,6 +81,8 @@ struct box_ops {
 	void (*released)(struct box *b, void *arg);
 	/* Of an unassigned one, after started(): its services are ready now, or not any more; why (not to be trusted; else NULL): they cannot become ready. NULL: nobody wants to know. */
 	void (*prepared)(struct box *b, bool ready, const char *why, void *arg);
+	/* Of one that is waited for (box_spec.wait_ready), before started(): its programs run from now on, so its disk is to be watched. NULL: started() is not held back. */
+	void (*programs)(struct box *b, void *arg);
 };
 
 struct backend_config {

@@ -294,8 +294,16 @@ static void who_waits_can_be_killed(void **state)
 	struct patient p;
 	start(&w);
 	await_start(&w, &p, "sleep 1000", "false", 0);
-	turn(&w, 500);
+	wait_for(&w, &p.programs, "the programs to run");
+	turn(&w, 300);
 	assert_false(p.started || p.failed);
+	/* Its disk is looked at, and it can be frozen, like that of any. */
+	struct box_space space;
+	assert_int_equal(box_space(p.box, &space), 0);
+	assert_true(space.total > 0);
+	assert_int_equal(box_freeze(p.box, true), 0);
+	turn(&w, 100);
+	assert_int_equal(box_freeze(p.box, false), 0);
 	box_kill(p.box);
 	wait_for(&w, &p.released, "a sandbox to end");
 	world_stop(&w);

@@ -230,7 +230,13 @@ void world_add_service(struct buf *list, const char *name, const char *user, con
 	assert_int_equal(msg_list_add(list, buf_str(&item)), 0);
 }
 
-const struct box_ops patient_ops = {on_started, on_died, on_released, on_prepared};
+static void on_programs(struct box *b, void *arg)
+{
+	struct patient *p = arg;
+	p->programs = !p->started;
+}
+
+const struct box_ops patient_ops = {on_started, on_died, on_released, on_prepared, on_programs};
 const struct box_network any_network = {.internet = true};
 
 struct box_spec world_spec(struct world *w, const char *id)

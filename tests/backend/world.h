@@ -27,6 +27,7 @@ struct patient {
 	bool started, failed, died, released;
 	bool prepared;  /* its services are ready */
 	bool unready;   /* ... and were not, once */
+	bool programs;  /* they ran before it was told to be started */
 	char why[480];  /* they cannot become ready */
 	bool assigned;  /* box_assign() has ended, with the error in `assignment` */
 	struct error assignment;

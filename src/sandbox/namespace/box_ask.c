@@ -12,7 +12,7 @@
 
 static bool is_usable(const struct box *b)
 {
-	return b->state == BOX_RUNNING || b->state == BOX_DEAD;
+	return b->state == BOX_RUNNING || b->state == BOX_DEAD || (b->state == BOX_STARTING && b->claimed);
 }
 
 int box_freeze(struct box *b, bool on)

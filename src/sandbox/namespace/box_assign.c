@@ -79,13 +79,17 @@ bool box_await_message(struct box *b, const struct chan_message *m)
 	char text[WHY_SIZE];
 	if (!b->awaits_ready)
 		return false;
-	if (m->header.type == MSG_ID_claimed && !b->claimed) {
+	if (m->header.type == MSG_ID_claimed && b->claimed)
+		return true; /* said twice: it is waited for all the same */
+	if (m->header.type == MSG_ID_claimed) {
 		b->claimed = true;
 		int r = loop_timer_in(b->timer, BOX_READY_SECONDS * NS_PER_S);
 		if (r < 0) {
 			error_errno(&err, r, "sandbox");
 			box_fail(b, &err);
+			return true;
 		}
+		b->ops->programs(b, b->arg);
 		return true;
 	}
 	if (m->header.type != MSG_ID_prepared || !b->claimed)

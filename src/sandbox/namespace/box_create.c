@@ -198,7 +198,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 	}
 	if (r == 0) {
 		b->unassigned = spec->unassigned;
-		b->awaits_ready = spec->wait_ready && !spec->unassigned;
+		b->awaits_ready = spec->wait_ready && !spec->unassigned && ops->programs;
 		order_identity(&b->order);
 		b->state = BOX_MAKING;
 		r = claim_dressed(b);
