@@ -60,16 +60,21 @@ def run(command, first, fds, user=None):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wanted = [theirs.fileno(), *fds]
     # Out of the way of the numbers that they get.
-    high = [os.dup2(fd, 100 + i) for i, fd in enumerate(wanted)]
+    high = [os.dup2(fd, 200 + i) for i, fd in enumerate(wanted)]
+    # The user may be one who cannot go where it lies.
+    program = os.open(CUBICLE, os.O_PATH)
+    high.append(os.dup2(program, 199, inheritable=False))
+    os.close(program)
 
     def place():
-        for i, fd in enumerate(high):
+        for i, fd in enumerate(high[:-1]):
             os.dup2(fd, 3 + i)
             os.set_inheritable(3 + i, True)
-        os.closerange(3 + len(high), 400)
+        os.closerange(3 + len(high) - 1, 199)
+        os.closerange(200, 500)
 
     ids = {"user": user, "group": user, "extra_groups": []} if user else {}
-    process = subprocess.Popen([CUBICLE, command], close_fds=False, preexec_fn=place, stdin=subprocess.DEVNULL, env={}, **ids)
+    process = subprocess.Popen(["cubicle", command], executable="/proc/self/fd/199", close_fds=False, preexec_fn=place, stdin=subprocess.DEVNULL, env={}, **ids)
     for fd in high:
         os.close(fd)
     theirs.close()
