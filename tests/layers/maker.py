@@ -1,5 +1,6 @@
 """Starts `cubicle unpack` and `cubicle merge` as the node does, and speaks their messages (src/io/msg.h, src/io/messages.h)."""
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -102,7 +103,13 @@ def run(command, first, fds, user=None):
 
 def unpack(blobs, image, diff_ids=None, size_max=1 << 34, lowest=False, formats=None, user=NOBODY):
     """Blobs (paths) into the image (a path), as a user who may not open any of them."""
-    fds = [os.open(image, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)] + [os.open(b, os.O_RDONLY) for b in blobs]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(b, "rb")) for b in blobs]
+        return unpack_files(files, stack.enter_context(open(image, "w+b")), diff_ids, size_max, lowest, formats, user)
+
+
+def unpack_files(blobs, image, diff_ids=None, size_max=1 << 34, lowest=False, formats=None, user=NOBODY):
+    """The same with open files."""
     first = message(
         165,
         (1, "list", [f.encode() for f in formats or ["gzip"] * len(blobs)]),
@@ -110,11 +117,7 @@ def unpack(blobs, image, diff_ids=None, size_max=1 << 34, lowest=False, formats=
         (3, "u64", size_max),
         (4, "bool", lowest),
     )
-    try:
-        return run("unpack", first, fds, user)
-    finally:
-        for fd in fds:
-            os.close(fd)
+    return run("unpack", first, [f.fileno() for f in [image, *blobs]], user)
 
 
 def merge(layers, image, below=(), size_max=1 << 34):
