@@ -23,12 +23,12 @@ static int seal_spec(const json_t *spec, struct error *err)
 	if (!text)
 		return error_set(err, -ENOMEM, 503, "the server is out of memory");
 	size_t n = strlen(text);
-	cleanup_fd int fd = n <= BUILD_SPEC_MAX ? memfd_create("cubicle-build", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1;
-	int r = n > BUILD_SPEC_MAX ? error_set(err, -EFBIG, 400, "the build is longer than %d bytes", BUILD_SPEC_MAX) : fd < 0 ? -errno : fd_write_all(fd, text, n);
+	cleanup_fd int fd = memfd_create("cubicle-build", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r = fd < 0 ? -errno : fd_write_all(fd, text, n);
 	if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
 		r = -errno;
 	explicit_bzero(text, n);
-	return r == -EFBIG ? r : r < 0 ? error_errno(err, r, "the build's description") : steal_fd(&fd);
+	return r < 0 ? error_errno(err, r, "the build's description") : steal_fd(&fd);
 }
 
 struct node_call *build_start(struct api_request *r, const struct template_build *b, const json_t *spec, bool force, const struct source *base, node_done_fn *done,

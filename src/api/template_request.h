@@ -8,7 +8,7 @@
 enum {
 	TEMPLATE_TAG_MAX = 127,
 	TEMPLATE_SOURCE_MAX = 8192, /* of what is kept of Cube's request */
-	BUILD_SPEC_MAX = 2 * 1024 * 1024,
+	BUILD_SPEC_MAX = 2 * 1024 * 1024, /* as image/spec.h has it */
 	BUILD_ID = 36, /* a UUID */
 };
 

@@ -1,5 +1,6 @@
 #include "api/template_request.h"
 #include "base/cleanup.h"
+#include "image/spec.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -9,10 +10,10 @@
 /* From bodies to specifications of builds. What stands in a body is taken over by reference: it lives as long as somebody needs it. */
 
 enum {
-	STEPS_MAX = 1000,
+	STEPS_MAX = SPEC_MAX_STEPS,
 	LIST_MAX = 256,
-	ARGS_MAX = 1000,       /* of a step */
-	TEXT_MAX = 256 * 1024,
+	ARGS_MAX = SPEC_MAX_ARGS, /* of a step */
+	TEXT_MAX = SPEC_MAX_TEXT,
 	PORTS_MAX = 64,
 	COMMAND_MAX = 64,
 	DNS_MAX = 3,           /* as in resolv.conf(5) */
@@ -390,6 +391,19 @@ static int take_overrides(const json_t *body, json_t *spec, struct error *err)
 	return r < 0 ? r : take_probe(body, false, spec, err);
 }
 
+/* The builder's own reading of it has the last word, while the client can still be told. */
+static int check_spec(const json_t *spec, struct error *err)
+{
+	cleanup_spec struct build_spec parsed = {0};
+	cleanup_free char *text = json_dumps(spec, JSON_COMPACT);
+	if (!text)
+		return no_memory(err);
+	size_t n = strlen(text);
+	int r = n > BUILD_SPEC_MAX ? error_set(err, -EFBIG, 400, "the build is longer than %d bytes", BUILD_SPEC_MAX) : spec_parse(str_of(text), &parsed, err);
+	explicit_bzero(text, n);
+	return r;
+}
+
 void build_args_done(struct build_args *a)
 {
 	json_decref(a->spec);
@@ -417,7 +431,7 @@ int build_args_parse(const json_t *body, struct build_args *a, struct error *err
 		r = take_overrides(body, a->spec, err);
 	if (r >= 0)
 		r = field_bool(body, "force", NULL, &a->force, err);
-	return r < 0 ? r : 0;
+	return r < 0 ? r : check_spec(a->spec, err);
 }
 
 bool build_args_is_e2b_base(const struct build_args *a)
@@ -615,7 +629,8 @@ static int parse_cube(const json_t *body, struct cube_args *a, struct error *err
 	if (r < 0)
 		return r;
 	cube_name(name, a->template.name);
-	return keep_source(body, &a->source, err);
+	r = check_spec(spec, err);
+	return r < 0 ? r : keep_source(body, &a->source, err);
 }
 
 void cube_args_done(struct cube_args *a)

@@ -4,6 +4,8 @@
 #include "api/decode.h"
 #include "api/idempotency.h"
 #include "api/routes.h"
+#include "api/template_request.h"
+#include "image/spec.h"
 
 /* The first byte says what the rest is: bytes of a path, of a query, of a body. */
 
@@ -93,8 +95,56 @@ static void body(struct str s)
 	if (create_parse(j, s.n % 2, &options, &args, &err) < 0)
 		hold((err.status == 400 || err.status == 501) && err.message[0]);
 	else
-		hold(args.template.name[0] && (args.timeout == -1 || (args.timeout > 0 && args.timeout <= options.timeout_max)));
+		hold(!args.template.name[0] == (args.image[0] != 0) && (args.timeout == -1 || (args.timeout > 0 && args.timeout <= options.timeout_max)));
 	create_args_done(&args);
+}
+
+/* What front takes, a builder takes, too. */
+static void check_spec(const json_t *spec)
+{
+	cleanup_spec struct build_spec parsed = {0};
+	struct error err = {0};
+	cleanup_free char *text = json_dumps(spec, JSON_COMPACT);
+	if (text && strlen(text) <= SPEC_MAX && spec_parse(str_of(text), &parsed, &err) < 0) {
+		fprintf(stderr, "%s: %s\n", err.message, text);
+		hold(false);
+	}
+}
+
+static void refused(const struct error *err)
+{
+	hold((err->status == 400 || err->status == 501) && err->message[0]);
+}
+
+static void template(struct str s)
+{
+	cleanup_json json_t *j = json_parse(s, 1 << 20, "body", NULL);
+	cleanup_template_args struct template_args made = {0};
+	cleanup_build_args struct build_args build = {0};
+	cleanup_cube_args struct cube_args cube = {0}, again = {0};
+	struct error err = {0};
+	char hash[65];
+	if (!json_is_object(j))
+		return;
+	if (template_args_parse(j, "name", &made, &err) < 0)
+		refused(&err);
+	else
+		hold(made.name[0] && buf_len(&made.tags) <= 4096);
+	if (build_args_parse(j, &build, &(struct error){0}) == 0)
+		check_spec(build.spec);
+	err = (struct error){0};
+	if (cube_args_parse(j, NULL, &cube, &err) < 0) {
+		refused(&err);
+	} else {
+		/* What is kept of it makes the same again, but for the secret. */
+		cleanup_json json_t *kept = buf_len(&cube.source) ? json_parse(buf_str(&cube.source), TEMPLATE_SOURCE_MAX, "kept", &err) : NULL;
+		check_spec(cube.build.spec);
+		hold(!buf_len(&cube.source) || kept);
+		hold(!json_object_get(kept, "registryPassword"));
+		if (kept && !json_object_get(cube.build.spec, "registry") && cube_args_parse(NULL, kept, &again, NULL) == 0)
+			hold(json_equal(again.build.spec, cube.build.spec));
+	}
+	hold(decode_files_hash(s, hash, NULL) < 0 || strlen(hash) == 64);
 }
 
 /* A line of key, then a body: the fingerprint is of what the JSON means, not of how it stands there. */
@@ -122,7 +172,7 @@ static void name(struct str s)
 
 void fuzz_one(struct str input)
 {
-	static void (*const parsers[])(struct str) = {sandbox_id, reference, filter, cursor, path, body, name};
+	static void (*const parsers[])(struct str) = {sandbox_id, reference, filter, cursor, path, body, name, template};
 	if (input.n)
 		parsers[(unsigned char)(input.p[0] - '0') % ARRAY_SIZE(parsers)](str_from(input, 1));
 }
