@@ -548,8 +548,10 @@ static int refuse_cube(const json_t *body, struct error *err)
 	return r < 0 ? r : 0;
 }
 
-static int take_dns(const json_t *body, json_t *spec, struct error *err)
+/* Sandboxes ask the server's resolver, which knows their policy. */
+static int take_dns(const json_t *body, struct error *err)
 {
+	cleanup_json json_t *spec = json_object();
 	struct in6_addr address;
 	size_t i;
 	const json_t *item;
@@ -557,7 +559,7 @@ static int take_dns(const json_t *body, json_t *spec, struct error *err)
 	json_array_foreach(json_object_get(spec, "dns"), i, item)
 		if (inet_pton(AF_INET, json_string_value(item), &address) != 1 && inet_pton(AF_INET6, json_string_value(item), &address) != 1)
 			return error_set(err, -EINVAL, 400, "dns[%zu] must be an IP address", i);
-	return r;
+	return r >= 0 && json_array_size(json_object_get(spec, "dns")) ? not_served(err, "dns") : r;
 }
 
 static int take_cube_registry(const json_t *body, json_t *spec, struct error *err)
@@ -621,7 +623,7 @@ static int parse_cube(const json_t *body, struct cube_args *a, struct error *err
 	if (r >= 0)
 		r = take_list(body, "env", LIST_MAX, true, spec, err);
 	if (r >= 0)
-		r = take_dns(body, spec, err);
+		r = take_dns(body, err);
 	if (r >= 0)
 		r = take_probe(body, true, spec, err);
 	if (r >= 0)

@@ -390,8 +390,6 @@ static int take_run(struct build_spec *s, const json_t *root, struct error *err)
 		if (!strchr(*e, '=') || **e == '=')
 			r = refuse(err, "env", "must be an array of NAME=value");
 	if (r == 0)
-		r = take_texts(json_object_get(root, "dns"), "dns", 8, 64, &s->dns, NULL, err);
-	if (r == 0)
 		r = take_text(json_object_get(root, "user"), "user", 64, &s->user, err);
 	if (r == 0)
 		r = take_text(json_object_get(root, "workdir"), "workdir", MAX_PATH, &s->workdir, err);
@@ -411,7 +409,7 @@ static int parse(struct build_spec *s, struct str text, struct error *err)
 {
 	static const char *const kinds[] = {"e2b", "cube", "image", NULL};
 	static const char *const known[] = {"kind", "image", "base", "registry", "source", "steps", "dockerfile", "startCmd", "readyCmd", "command", "args", "env",
-		"exposedPorts", "probePort", "probePath", "dns", "user", "workdir", NULL};
+		"exposedPorts", "probePort", "probePath", "user", "workdir", NULL};
 	int kind = 0;
 	s->json = json_parse(text, SPEC_MAX, "spec", err);
 	if (!s->json)
@@ -467,7 +465,6 @@ void spec_done(struct build_spec *s)
 	free(s->command);
 	free(s->args);
 	free(s->env);
-	free(s->dns);
 	json_decref(s->json);
 	*s = (struct build_spec){0};
 }

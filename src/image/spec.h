@@ -17,7 +17,6 @@
  *       "command": […], "args": […],  instead of the image's ENTRYPOINT and CMD
  *       "env": ["K=V"],
  *       "exposedPorts": [8080], "probePort": 8080, "probePath": "/health",
- *       "dns": ["1.1.1.1"],
  *       "user", "workdir"             instead of the image's
  *     }
  *
@@ -77,7 +76,7 @@ struct build_spec {
 	struct spec_login *logins;
 	size_t n_logins;
 	const char *start_command, *ready_command;
-	const char **command, **args, **env, **dns; /* NULL-terminated */
+	const char **command, **args, **env; /* NULL-terminated */
 	bool has_command, has_args;
 	const json_t *exposed; /* array of integers, or NULL */
 	unsigned probe_port;   /* 0 = none */

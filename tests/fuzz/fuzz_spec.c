@@ -15,7 +15,7 @@ void fuzz_one(struct str input)
 		return;
 	}
 	hold((s.image != NULL) + (s.from == SPEC_FROM_BASE) + (s.source_hash != NULL) + (s.dockerfile != NULL) == 1);
-	hold(s.n_steps <= SPEC_MAX_STEPS && s.command && s.args && s.env && s.dns && s.probe_port <= 65535);
+	hold(s.n_steps <= SPEC_MAX_STEPS && s.command && s.args && s.env && s.probe_port <= 65535);
 	struct env env = {0};
 	for (size_t i = 0; i < s.n_steps; i++) {
 		const struct spec_step *step = &s.steps[i];

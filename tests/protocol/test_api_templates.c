@@ -706,6 +706,7 @@ static void cube_makes_and_rebuilds(void **state)
 		{"{\"image\":\"a\",\"probePort\":\"80\"}", 400, "probePort"},
 		{"{\"image\":\"a\",\"env\":[\"=x\"]}", 400, "env[0]"},
 		{"{\"image\":\"a\",\"dns\":[\"x\"]}", 400, "dns[0]"},
+		{"{\"image\":\"a\",\"dns\":[\"1.1.1.1\"]}", 501, "dns is not implemented"},
 		{"{\"image\":\"a\",\"registryUsername\":\"u\"}", 400, "registryPassword"},
 		{"{\"image\":\"a\",\"nodes\":[\"n\"]}", 501, "nodes"},
 		{"{\"image\":\"a\",\"allowOut\":[\"1.1.1.1\"]}", 501, "allowOut"},
