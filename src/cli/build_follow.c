@@ -174,6 +174,9 @@ static bool has_ended(struct str status)
 int build_show_log(struct build *b, bool follow, char ret_status[16], struct error *err)
 {
 	size_t offset = 0;
+	/* From here on a signal waits to be told of. */
+	if (interrupted(b, 0))
+		return error_set(err, -EINTR, 499, "interrupted");
 	for (;;) {
 		cleanup_json json_t *page = NULL;
 		size_t i;

@@ -62,6 +62,7 @@ static int start(const struct child *c, struct pipes *p, pid_t *ret)
 	posix_spawn_file_actions_adddup2(&actions, c->output >= 0 ? c->output : p->theirs[OUT], 1);
 	if (c->line)
 		posix_spawn_file_actions_adddup2(&actions, p->theirs[ERR], 2);
+	posix_spawn_file_actions_addclosefrom_np(&actions, 3);
 	r = posix_spawnp(ret, c->argv[0], &actions, &attributes, (char *const *)c->argv, environ);
 	posix_spawnattr_destroy(&attributes);
 	posix_spawn_file_actions_destroy(&actions);

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import socketserver
 import subprocess
 import tarfile
@@ -216,6 +217,17 @@ class Create(Case):
         self.assertEqual(r.returncode, 0)
         self.assertIn(f"cubicle snapshot delete {snapshot}", r.stderr)
 
+    def test_an_interrupt_ends_the_watching(self):
+        front = self.front(page("building"))
+        env = {"PATH": os.environ["PATH"], "CUBICLE_API_URL": front.url, "CUBICLE_API_KEY": "e2b_" + "0" * 40}
+        p = subprocess.Popen([CUBICLE, "template", "create", "web", "--image", "b"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # The first look at the build, and what follows from it, was told.
+        self.assertIn("building", p.stderr.readline())
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=100)
+        self.assertEqual((p.returncode, out), (130, ""))
+        self.assertIn(f"cubicle template logs -f {ID}", err)
+
     def test_snapshot(self):
         front = self.front()
         self.assertEqual(front.run("create", "web", "--snapshot", "tools").returncode, 0)
@@ -317,6 +329,36 @@ class Files(Case):
 
     def test_no_room_for_the_tar(self):
         self.fails(self.front().run("create", "web", "--rootfs", "/etc", env={"TMPDIR": "/nonexistent"}), 1, "/nonexistent")
+
+
+class Packages(Case):
+    """With a stand-in for mmdebstrap, which notes how it was called."""
+
+    def build(self, script, *words):
+        path = self.dir / "mmdebstrap"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        front = self.front()
+        return front, front.run("create", "web", "--packages", *words, env={"PATH": f"{self.dir}:{os.environ['PATH']}", "TMPDIR": str(self.dir)})
+
+    def test_a_tar_of_packages(self):
+        (self.dir / "tree").mkdir()
+        front, r = self.build(f"printf '%s\\n' \"$@\" > {self.dir}/words; cat > {self.dir}/sources; ls /proc/$$/fd > {self.dir}/fds; echo 'I: working' >&2; tar -C {self.dir}/tree -c .", "git,curl",
+                              "--suite", "trixie", "--mirror", "http://mirror.test/debian")
+        self.assertEqual((r.returncode, r.stdout), (0, ID + "\n"), r.stderr)
+        words = (self.dir / "words").read_text().splitlines()
+        self.assertEqual(words[-3:], ["trixie", "-", "-"])
+        self.assertIn("--include=git,curl", words)
+        self.assertEqual((self.dir / "sources").read_text(), "deb http://mirror.test/debian trixie main\n")
+        self.assertLess(max(map(int, (self.dir / "fds").read_text().split())), 20, "nothing of ours is open there")
+        self.assertEqual(front.started["source"]["type"], "rootfs")
+        self.assertIn("I: working\n", r.stderr)
+        self.assertEqual([p.name for p in self.dir.glob("cubicle-*")], [])
+
+    def test_one_that_fails(self):
+        front, r = self.build("echo 'E: no such package' >&2; exit 25", "nothing")
+        self.fails(r, 1, "E: no such package\n", "mmdebstrap could not make it (25)")
+        self.assertEqual([a[0] for a in front.asked], ["GET"])
 
 
 class Logins(Case):
