@@ -275,12 +275,15 @@ static int make_headers(struct outbound_transfer *t, struct error *err)
 	return r;
 }
 
-/* curl is told the judged addresses, so it resolves nothing. */
+/* curl is told the judged addresses, so it resolves nothing. An IPv6 address has no pin, whose form has no place for it: open_socket() sees to that. */
 static int make_pins(struct outbound_transfer *t, struct error *err)
 {
 	cleanup_buf struct buf pin = BUF_INIT;
-	bool bracket = *t->place->host == '[';
-	buf_addf(&pin, "%.*s:%u:", (int)(strlen(t->place->host) - (bracket ? 2 : 0)), t->place->host + bracket, t->place->port);
+	curl_slist_free_all(t->pins);
+	t->pins = NULL;
+	if (*t->place->host == '[')
+		return 0;
+	buf_addf(&pin, "%s:%u:", t->place->host, t->place->port);
 	for (size_t i = 0; i < t->place->n; i++) {
 		char text[INET6_ADDRSTRLEN];
 		const struct sockaddr_storage *a = &t->place->addresses[i];
@@ -290,7 +293,6 @@ static int make_pins(struct outbound_transfer *t, struct error *err)
 			inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, text, sizeof(text));
 		buf_addf(&pin, i ? ",%s%s%s" : "%s%s%s", a->ss_family == AF_INET6 ? "[" : "", text, a->ss_family == AF_INET6 ? "]" : "");
 	}
-	curl_slist_free_all(t->pins);
 	const char *text = buf_cstr(&pin);
 	t->pins = text && !pin.failed ? curl_slist_append(NULL, text) : NULL;
 	return t->pins ? 0 : error_set(err, -ENOMEM, 500, "out of memory");

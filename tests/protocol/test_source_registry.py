@@ -41,7 +41,7 @@ def sha256(data):
 class Fake:
     """A registry that does as its test says: routes is a list of (beginning of the path, function(handler) or (status, headers, body)); else the blobs and manifests put into it."""
 
-    def __init__(self, tls=None, port=0):
+    def __init__(self, tls=None, port=0, address="127.0.0.1"):
         self.routes, self.asked, self.things, self.tags = [], [], {}, {}
         fake = self
 
@@ -77,13 +77,15 @@ class Fake:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.server.daemon_threads = True
+        class Server(http.server.ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            daemon_threads = True
+        self.server = Server((address, port), Handler)
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(tls / "server.crt", tls / "server.key")
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
-        self.host = f"127.0.0.1:{self.server.server_port}"
+        self.host = f"[{address}]:{self.server.server_port}" if ":" in address else f"{address}:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def answer(self, h):
@@ -301,6 +303,15 @@ class Elsewhere(Case):
         self.refused(self.pull(fake, **both))
         back = [headers for _, path, headers in fake.asked if path == "/v2/back"]
         self.assertTrue(back and all("Authorization" not in headers for headers in back))
+
+    def test_ipv6_addresses(self):
+        try:
+            fake = self.fake(address="::1")
+        except OSError as e:
+            self.skipTest(f"this machine has no IPv6: {e}")
+        fake.image()
+        self.assertNotIn("error", self.pull(fake))
+        self.refused(self.pull(fake, registry__insecure="localhost:1"), "not at a public address", status=400)
 
     def test_redirects_end(self):
         fake = self.fake()
