@@ -26,6 +26,12 @@ def registry():
         profile = b'export PATH=/usr/bin:/bin\nfor f in /etc/profile.d/*.sh; do . "$f"; done\n'
         layout.image([busybox(), Layer().file("bin/bash", BASH, 0o755).file("etc/profile", profile).file("opt/tools/tool", b"#!/bin/sh\necho found\n", 0o755)],
                      {"Env": ["PATH=/opt/tools:/bin", "KEY=of the image"], "WorkingDir": "/opt"}, tag="tools")
+        shell = busybox().file("bin/bash", BASH, 0o755).dir("srv").dir("srv/own", mode=0o700, uid=1000, gid=1000).file("srv/tool", b"one file\n")
+        layout.image([shell, Layer().file("srv/own/implied", b"").whiteout("srv/never")], {}, tag="implied")
+        layout.image([shell, Layer().hardlink("srv/linked", "srv/tool")], {}, tag="linked")
+        steps = [Layer().dir("deep").file(f"deep/{i}", b"%d" % i).file("deep/last", b"%d" % i).whiteout(f"deep/{i - 3}") for i in range(16)]
+        new = [Layer().dir("new").file("new/a").file("new/b"), Layer().dir("new").whiteout("new/a")]
+        layout.image([shell, *steps, *new], {}, tag="deep")
         for tag in layout.tags:
             r.push(layout, tag, "test/" + tag)
         r.layout = layout
@@ -197,6 +203,16 @@ def test_any_base(server, registry):
     with pytest.raises(BuildException) as none:
         build(image(registry, "nothing").run_cmd("ls"), "nothing-more")
     assert "neither /bin/bash nor /bin/sh" in str(none.value)
+
+
+def test_layers_that_lean_on_others(server, registry):
+    """A directory that a layer only implies, a hard link to a file of a layer below, and more layers than a template has: as all of them together say."""
+    with Sandbox.create(f"{registry.host}/test/implied:latest", timeout=120) as box:
+        assert box.commands.run("stat -c '%a %u:%g' /srv/own; ls /srv/own /srv", user="root").stdout == "700 1000:1000\n/srv:\nown\ntool\n\n/srv/own:\nimplied\n"
+    with Sandbox.create(f"{registry.host}/test/linked:latest", timeout=120) as box:
+        assert box.commands.run("cat /srv/linked; stat -c %h /srv/linked /srv/tool").stdout == "one file\n2\n2\n"
+    with Sandbox.create(f"{registry.host}/test/deep:latest", timeout=120) as box:
+        assert box.commands.run("ls /deep /new; cat /deep/last").stdout == "/deep:\n13\n14\n15\nlast\n\n/new:\nb\n15"
 
 
 def test_image_as_it_is(server, registry):
