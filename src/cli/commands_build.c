@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "cli/build_follow.h"
+#include "cli/build_login.h"
 #include "cli/context.h"
 #include "image/dockerfile_plan.h"
 #include "io/json.h"
@@ -156,8 +157,10 @@ static int make_body(const struct dockerfile_job *j, json_t **ret, struct error 
 		json_object_set_new(body, "probePort", json_integer(cli_flag(j->cli, "probe-port")->number));
 	if (cli_flag(j->cli, "e2b")->set)
 		json_object_set_new(body, "kind", json_string("e2b"));
-	*ret = steal_pointer(&body);
-	return 0;
+	int r = build_logins(&j->parsed, &j->plan, dockerfile, err);
+	if (r == 0)
+		*ret = steal_pointer(&body);
+	return r;
 }
 
 static int choose_progress(struct build *b, struct error *err)

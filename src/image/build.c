@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/cleanup.h"
 #include "image/describe.h"
+#include "image/path.h"
 #include "image/provision.h"
 #include "image/steps.h"
 #include "io/json.h"
@@ -193,6 +194,31 @@ static int keep_path(struct build *b, struct build_result *to, struct error *err
 	return build_layer(b, &to->stack, buf_str(&key), false, make_path_file, (void *)(uintptr_t)path, NULL, err);
 }
 
+/* ENTRYPOINT and CMD name programs as a shell would: by PATH, or from the working directory. *ret_path is the caller's; NULL: there is no such program. */
+static int find_program(struct build *b, struct build_result *to, const char *name, char **ret_path, struct error *err)
+{
+	const char *path = env_get(&to->config.env, STR("PATH")), *workdir = *to->config.workdir ? to->config.workdir : "/";
+	struct str rest = strchr(name, '/') ? str_of(workdir) : str_of(path && *path ? path : "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), dir;
+	struct box box = {0};
+	int r = build_open_box(b, &to->stack, &box, err);
+	*ret_path = NULL;
+	while (r == 0 && rest.n && !*ret_path) {
+		cleanup_buf struct buf whole = BUF_INIT;
+		struct envd_stat st;
+		dir = rest;
+		rest = STR("");
+		str_cut(dir, ':', &dir, &rest);
+		path_join(&whole, dir.n ? dir : str_of(workdir), str_of(name));
+		if (!buf_cstr(&whole) || buf_str(&whole).p[0] != '/')
+			continue;
+		r = envd_stat(&box.envd, buf_cstr(&whole), &st, err);
+		if (r == 0 && st.exists && !st.is_dir && !(*ret_path = str_dup(buf_str(&whole))))
+			r = error_errno(err, -ENOMEM, "ENTRYPOINT");
+	}
+	build_end_box(&box);
+	return r;
+}
+
 static int finish(struct build *b, struct build_result *to, struct error *err)
 {
 	const struct build_spec *s = b->spec;
@@ -202,6 +228,7 @@ static int finish(struct build *b, struct build_result *to, struct error *err)
 	size_t n = 0;
 	const char *argv[128];
 	bool probe = false;
+	cleanup_free char *program = NULL;
 	build_progress(b, "CREATING_TEMPLATE", 92);
 	int r = take_overrides(b, to, err);
 	if (r == 0)
@@ -216,7 +243,13 @@ static int finish(struct build *b, struct build_result *to, struct error *err)
 		for (char **a = to->config.cmd; a && *a && n < ARRAY_SIZE(argv) - 1; a++)
 			argv[n++] = *a;
 		argv[n] = NULL;
-		d.start = n ? argv : NULL;
+		if (n && *argv[0] != '/' && (r = find_program(b, to, argv[0], &program, err)) < 0)
+			return r;
+		if (n && *argv[0] != '/' && !program)
+			build_log(b, 2, "There is no program '%.200s' in the image, which ENTRYPOINT or CMD names: nothing is started", argv[0]);
+		if (program)
+			argv[0] = program;
+		d.start = n && *argv[0] == '/' ? argv : NULL;
 	}
 	if (s->probe_port && !d.start && !d.start_command && !json_object_get(b->base, "services"))
 		return error_set(err, -EINVAL, 400, "probePort: the image has no ENTRYPOINT or CMD that would serve it; give a command");

@@ -82,6 +82,8 @@ static int make_empty(struct build *b, const char *key, struct ask_layer *ret, s
 		r = error_errno(err, r, "writing a layer");
 	if (r < 0)
 		return r;
+	/* Node takes no file that somebody may still write. */
+	close(steal_fd(&fd));
 	snprintf(text, sizeof(text), "%llu", (unsigned long long)number);
 	msg_list_add(&files, str_of(text));
 	msg_list_add(&digests, STR("sha256:" EMPTY_HEX));

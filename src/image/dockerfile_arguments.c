@@ -1,6 +1,7 @@
 /* Flags and arguments of an instruction, in all forms. */
 #include "base/cleanup.h"
 #include "image/dockerfile_impl.h"
+#include "image/dockerfile_mount.h"
 #include "image/words.h"
 #include "io/json.h"
 
@@ -26,7 +27,7 @@ static const struct known_flag {
 	const char *value; /* FLAG_DEFAULT */
 } known[] = {
 	{DF_FROM, "platform", FLAG_VALUE, NULL},
-	{DF_RUN, "mount", FLAG_REFUSED, NULL},
+	{DF_RUN, "mount", FLAG_LIST, NULL},
 	{DF_RUN, "device", FLAG_REFUSED, NULL},
 	{DF_RUN, "network", FLAG_DEFAULT, "default"},
 	{DF_RUN, "security", FLAG_DEFAULT, "sandbox"},
@@ -413,6 +414,12 @@ int parser_check(struct parser *p, const struct dockerfile_instruction *i)
 		return error_set(p->err, -EINVAL, 400, "SHELL requires its arguments as an array in JSON syntax");
 	if (i->kind == DF_COPY || i->kind == DF_ADD)
 		return check_sources(p, i);
+	for (size_t k = 0; i->kind == DF_RUN && k < i->n_flags; k++) {
+		struct dockerfile_mount mount;
+		int r = str_is(i->flags[k].name, "mount") ? dockerfile_mount_parse(i->flags[k].value, &mount, p->err) : 0;
+		if (r < 0)
+			return r;
+	}
 	for (size_t k = 0; i->kind == DF_VOLUME && k < i->n_args; k++)
 		if (str_trim(i->args[k]).n == 0)
 			return error_set(p->err, -EINVAL, 400, "VOLUME can not be an empty string");

@@ -124,6 +124,7 @@ struct running {
 	const char *user, *cwd;
 	const struct env *env;
 	const char *shown;
+	struct df_mounts *mounts; /* NULL: none */
 };
 
 /* The number of a user's own group in /etc/passwd, or -1. */
@@ -178,7 +179,11 @@ static int make_run(struct box *box, void *arg, struct error *err)
 	const struct running *run = arg;
 	cleanup_free char *user = NULL;
 	int r = plain_user(box, run->user, &user, err);
-	return r == 0 ? build_command(box, run->argv, user, run->cwd, run->env, run->shown, err) : r;
+	if (r == 0 && run->mounts)
+		r = df_mounts_place(run->mounts, box, err);
+	if (r == 0)
+		r = build_command(box, run->argv, user, run->cwd, run->env, run->shown, err);
+	return r == 0 && run->mounts ? df_mounts_take_away(run->mounts, box, err) : r;
 }
 
 /* The text that the shell gets: of heredocs either the only one itself, or all of them behind the command, for the shell to read. */
@@ -240,17 +245,20 @@ static void tell_run(struct buf *what, const struct running *run)
 	}
 }
 
-static int do_run(struct df_stage *s, const char *const *argv, const char *shown, struct error *err)
+static int do_run(struct df_stage *s, const struct dockerfile_instruction *i, const char *const *argv, const char *shown, struct error *err)
 {
 	struct env env = {0};
 	cleanup_buf struct buf what = BUF_INIT;
 	const struct build_config *c = &s->files->config;
-	struct running run = {argv, c->user, *c->workdir ? c->workdir : "/", &env, shown};
+	struct running run = {argv, c->user, *c->workdir ? c->workdir : "/", &env, shown, NULL};
 	int r = run_env(s, &env, err);
+	if (r == 0)
+		r = df_mounts_open(s, i, &run.mounts, &what, err);
 	if (r == 0) {
 		tell_run(&what, &run);
 		r = what.failed ? no_memory(err) : df_layer(s, buf_str(&what), make_run, &run, err);
 	}
+	df_mounts_free(run.mounts);
 	env_done(&env);
 	return r;
 }
@@ -279,7 +287,7 @@ static int run(struct df_stage *s, const struct dockerfile_instruction *i, const
 			return r;
 		argv[n] = buf_cstr(&text);
 	}
-	return argv[0] && *argv[0] ? do_run(s, argv, shown, err) : error_set(err, -EINVAL, 400, "RUN without a command");
+	return argv[0] && *argv[0] ? do_run(s, i, argv, shown, err) : error_set(err, -EINVAL, 400, "RUN without a command");
 }
 
 /* ---- stages ---- */
@@ -378,11 +386,9 @@ static int do_instruction(struct df_stage *s, const struct dockerfile_instructio
 	snprintf(b->step, sizeof(b->step), "%zu", ++s->w->step);
 	build_progress(b, "BUILDING_EXT4", FIRST_PERCENT + (unsigned)((LAST_PERCENT - FIRST_PERCENT) * (s->w->step - 1) / all));
 	build_log(b, 1, "[%zu/%zu] %s", s->w->step, all, shown);
-	int r = i->kind == DF_RUN ? run(s, i, shown, err) : i->kind == DF_COPY || i->kind == DF_ADD ? df_copy(s, i, err) : df_configure(s, i, err);
-	if (r >= 0)
-		return 0;
-	/* "exit status 2", told of the whole instruction already. */
-	return i->kind == DF_RUN ? r : error_wrap(err, r, "%s", dockerfile_kind_name(i->kind));
+	const char *name = dockerfile_kind_name(i->kind);
+	int r = i->kind == DF_RUN ? run(s, i, shown + MIN(strlen(shown), strlen(name) + 1), err) : i->kind == DF_COPY || i->kind == DF_ADD ? df_copy(s, i, err) : df_configure(s, i, err);
+	return r < 0 ? error_wrap(err, r, "%s", name) : 0;
 }
 
 /* What the base's ONBUILD asks for. */
@@ -499,6 +505,19 @@ static void work_done(struct df_work *w)
 	dockerfile_done(&w->file);
 }
 
+/* CMD ["bash"] of a base: what a terminal is for, and what ends at once without one. */
+static bool is_bare_shell(const struct build_config *c)
+{
+	static const char *const shells[] = {"sh", "ash", "bash", "dash", "zsh", "ksh", "fish", "python", "python3", "irb"};
+	if ((c->entrypoint && c->entrypoint[0]) || !c->cmd || !c->cmd[0] || c->cmd[1])
+		return false;
+	const char *slash = strrchr(c->cmd[0], '/'), *name = slash ? slash + 1 : c->cmd[0];
+	for (size_t i = 0; i < ARRAY_SIZE(shells); i++)
+		if (strcmp(name, shells[i]) == 0)
+			return true;
+	return false;
+}
+
 int dockerfile_build(struct build *b, struct build_result *ret, struct error *err)
 {
 	struct df_work *w = calloc(1, sizeof(*w));
@@ -512,7 +531,7 @@ int dockerfile_build(struct build *b, struct build_result *ret, struct error *er
 		build_config_done(&ret->config);
 		ret->stack = last->stack;
 		ret->config = last->config;
-		ret->service = true;
+		ret->service = !is_bare_shell(&ret->config);
 		free(last);
 		w->stages[w->plan.target] = NULL;
 	}

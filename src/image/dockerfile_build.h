@@ -62,6 +62,23 @@ int df_image(struct df_work *w, const char *reference, struct df_files **ret, st
 /* dockerfile_copy.c: COPY and ADD. */
 int df_copy(struct df_stage *s, const struct dockerfile_instruction *i, struct error *err);
 
+/* The same in steps: what it takes, with what the layer follows from appended; doing it (arg: *ret); the end. `i` must stay. */
+struct copying_out;
+int df_copy_open(struct df_stage *s, const struct dockerfile_instruction *i, struct copying_out **ret, struct buf *what, struct error *err);
+int df_copy_make(struct box *box, void *arg, struct error *err);
+void df_copy_free(struct copying_out *c);
+
+/*
+ * dockerfile_run_mounts.c: what RUN --mount asks for. A sandbox cannot mount, so the files are put where they shall be before the command, and everything there is taken away after it; what
+ * stood there is kept aside meanwhile. A cache begins empty each time, as one may.
+ */
+struct df_mounts;
+int df_mounts_open(struct df_stage *s, const struct dockerfile_instruction *i, struct df_mounts **ret, struct buf *what, struct error *err);
+int df_mounts_place(struct df_mounts *m, struct box *box, struct error *err);
+int df_mounts_take_away(struct df_mounts *m, struct box *box, struct error *err);
+/* Takes NULL. */
+void df_mounts_free(struct df_mounts *m);
+
 /* dockerfile_config.c: instructions that change no file. */
 int df_configure(struct df_stage *s, const struct dockerfile_instruction *i, struct error *err);
 

@@ -339,7 +339,7 @@ static int copy_heredocs(struct copying_out *c, struct box *box, struct error *e
 	return copy_some(c, box, NULL, c->heredocs, paths, c->dest, false, err);
 }
 
-static int make(struct box *box, void *arg, struct error *err)
+int df_copy_make(struct box *box, void *arg, struct error *err)
 {
 	struct copying_out *c = arg;
 	struct box other = {0};
@@ -497,25 +497,48 @@ static int take_all(struct copying_out *c, struct buf *what)
 	return r == 0 ? tell_all(c, buf_str(&told), what) : r;
 }
 
+int df_copy_open(struct df_stage *s, const struct dockerfile_instruction *i, struct copying_out **ret, struct buf *what, struct error *err)
+{
+	struct copying_out *c = malloc(sizeof(*c));
+	if (!c)
+		return no_memory(err);
+	*c = (struct copying_out){.stage = s, .i = i, .mode = -1, .heredocs = -1, .err = err};
+	int r = take_all(c, what);
+	if (r < 0)
+		df_copy_free(c);
+	else
+		*ret = c;
+	return r;
+}
+
+void df_copy_free(struct copying_out *c)
+{
+	for (size_t k = 0; c && k < c->n; k++) {
+		free(c->sources[k].path);
+		free(c->sources[k].name);
+		free(c->sources[k].sub);
+	}
+	if (c) {
+		free(c->sources);
+		free(c->dest);
+		free(c->owner);
+		ignore_done(&c->exclude);
+		if (c->heredocs >= 0)
+			close(c->heredocs);
+	}
+	free(c);
+}
+
 int df_copy(struct df_stage *s, const struct dockerfile_instruction *i, struct error *err)
 {
-	struct copying_out c = {.stage = s, .i = i, .mode = -1, .heredocs = -1, .err = err};
+	struct copying_out *c = NULL;
 	cleanup_buf struct buf what = BUF_INIT;
-	int r = take_all(&c, &what);
-	if (r == 0 && !c.n && c.heredocs < 0)
+	int r = df_copy_open(s, i, &c, &what, err);
+	if (r < 0)
+		return r;
+	if (!c->n && c->heredocs < 0)
 		build_log(s->w->b, 2, "%s: nothing in the context fits", dockerfile_kind_name(i->kind));
-	if (r == 0)
-		r = df_layer(s, buf_str(&what), make, &c, err);
-	for (size_t k = 0; k < c.n; k++) {
-		free(c.sources[k].path);
-		free(c.sources[k].name);
-		free(c.sources[k].sub);
-	}
-	free(c.sources);
-	free(c.dest);
-	free(c.owner);
-	ignore_done(&c.exclude);
-	if (c.heredocs >= 0)
-		close(c.heredocs);
+	r = df_layer(s, buf_str(&what), df_copy_make, c, err);
+	df_copy_free(c);
 	return r;
 }

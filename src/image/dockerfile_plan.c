@@ -1,5 +1,6 @@
 #include "image/dockerfile_plan.h"
 #include "base/cleanup.h"
+#include "image/dockerfile_mount.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -155,6 +156,30 @@ int dockerfile_copy_from(const struct dockerfile *d, struct str from, size_t sta
 	return 0;
 }
 
+struct str dockerfile_flag_from(const struct dockerfile_flag *f)
+{
+	struct dockerfile_mount mount;
+	if (str_is(f->name, "from"))
+		return f->value;
+	return str_is(f->name, "mount") && dockerfile_mount_parse(f->value, &mount, NULL) == 0 ? mount.from : STR("");
+}
+
+/* What an instruction of a needed stage takes files from. */
+static int need_sources(struct dockerfile_plan *p, const struct dockerfile_instruction *i, size_t stage, struct error *err)
+{
+	for (size_t k = 0; k < i->n_flags; k++) {
+		struct str from = dockerfile_flag_from(&i->flags[k]);
+		enum dockerfile_base_kind kind;
+		size_t other;
+		int r = from.n ? dockerfile_copy_from(p->file, from, stage, &kind, &other, err) : 0;
+		if (r < 0)
+			return r;
+		if (from.n && kind == DF_BASE_STAGE)
+			p->bases[other].needed = true;
+	}
+	return 0;
+}
+
 /* The stage and all that it follows from; they come before it. */
 static int need(struct dockerfile_plan *p, size_t n, struct error *err, unsigned *ret_line)
 {
@@ -168,17 +193,10 @@ static int need(struct dockerfile_plan *p, size_t n, struct error *err, unsigned
 			p->bases[p->bases[s - 1].stage].needed = true;
 		p->steps += stage->to - stage->from;
 		for (size_t i = stage->from; i < stage->to; i++) {
-			const struct dockerfile_flag *from = dockerfile_flag(&d->all[i], "from");
-			enum dockerfile_base_kind kind;
-			size_t other;
 			*ret_line = d->all[i].line;
-			if (!from)
-				continue;
-			int r = dockerfile_copy_from(d, from->value, s - 1, &kind, &other, err);
+			int r = need_sources(p, &d->all[i], s - 1, err);
 			if (r < 0)
 				return r;
-			if (kind == DF_BASE_STAGE)
-				p->bases[other].needed = true;
 		}
 	}
 	return 0;

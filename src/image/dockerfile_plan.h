@@ -55,6 +55,9 @@ int dockerfile_scope_arg(const struct dockerfile_plan *p, struct dockerfile_give
 /* True for the ARGs that RUN has without being declared (HTTP_PROXY and its like); they are no part of what a cached layer follows from. */
 bool dockerfile_is_proxy(struct str name);
 
+/* The stage or image that COPY --from, or the from of RUN --mount, names; empty: the flag names none. */
+struct str dockerfile_flag_from(const struct dockerfile_flag *f);
+
 /* The stage or image that a COPY --from names: kind and *ret_stage. 0, or 400 when it is a later stage or a number of none. */
 int dockerfile_copy_from(const struct dockerfile *d, struct str from, size_t stage, enum dockerfile_base_kind *ret_kind, size_t *ret_stage, struct error *err);
 

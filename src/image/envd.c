@@ -208,6 +208,17 @@ int envd_make_dir(const struct envd *e, const char *path, const char *user, stru
 	return error_set(err, -EIO, 400, "%.*s: %.*s", (int)MIN(code.n, (size_t)40), code.p, (int)MIN(message.n, (size_t)300), message.p);
 }
 
+int envd_remove(const struct envd *e, const char *path, struct error *err)
+{
+	cleanup_json json_t *request = json_pack("{s:s}", "path", path), *answer = NULL;
+	int status = 0;
+	int r = call(e, "/filesystem.Filesystem/Remove", "root", request, &status, &answer, err);
+	if (r < 0 || status == 200 || status == 404)
+		return r;
+	struct str message = json_str(json_object_get(answer, "message"));
+	return error_set(err, -EIO, 400, "%s: %.*s", path, (int)MIN(message.n, (size_t)300), message.p);
+}
+
 int envd_read_file(const struct envd *e, const char *path, size_t max, struct buf *to, struct error *err)
 {
 	cleanup_envd_http struct envd_http h = ENVD_HTTP_INIT;

@@ -45,6 +45,8 @@ struct envd_stat {
 int envd_stat(const struct envd *e, const char *path, struct envd_stat *ret, struct error *err);
 /* mkdir -p: what is new belongs to the user (0755). One that is there is no error. */
 int envd_make_dir(const struct envd *e, const char *path, const char *user, struct error *err);
+/* Removes what stands at an absolute path, with everything below it. Nothing there is no error. */
+int envd_remove(const struct envd *e, const char *path, struct error *err);
 /* Appends a file as root sees it, at most max bytes (-EFBIG). -ENOENT. */
 int envd_read_file(const struct envd *e, const char *path, size_t max, struct buf *to, struct error *err);
 

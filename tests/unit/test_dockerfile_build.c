@@ -150,6 +150,61 @@ int envd_make_dir(const struct envd *e, const char *path, const char *user, stru
 	return 0;
 }
 
+int envd_remove(const struct envd *e, const char *path, struct error *err)
+{
+	tell("remove %s\n", path);
+	return 0;
+}
+
+int envd_place(const struct envd *e, const char *path, const struct envd_file *files, size_t n, struct error *err)
+{
+	for (size_t i = 0; i < n; i++)
+		tell("place %s/%s %o %u:%u\n", path, files[i].path, (unsigned)files[i].mode, (unsigned)files[i].uid, (unsigned)files[i].gid);
+	return 0;
+}
+
+/* What stands in the box as an archive: three bytes. */
+static int left;
+
+int envd_download_open(const struct envd *e, const char *path, struct envd_download **ret, struct error *err)
+{
+	tell("keep %s\n", path);
+	left = 3;
+	return 0;
+}
+
+ssize_t envd_download_read(struct envd_download *d, void *to, size_t n, struct error *err)
+{
+	memset(to, 'x', 1);
+	return left-- > 0 ? 1 : 0;
+}
+
+void envd_download_close(struct envd_download *d)
+{
+}
+
+int envd_upload_open(const struct envd *e, const char *path, struct envd_upload **ret, struct error *err)
+{
+	tell("put back %s ", path);
+	return 0;
+}
+
+int envd_upload_write(struct envd_upload *u, const void *p, size_t n, struct error *err)
+{
+	tell("%.*s", (int)n, (const char *)p);
+	return 0;
+}
+
+int envd_upload_finish(struct envd_upload *u, struct error *err)
+{
+	tell("\n");
+	return 0;
+}
+
+void envd_upload_abort(struct envd_upload *u)
+{
+}
+
 int envd_read_file(const struct envd *e, const char *path, size_t max, struct buf *to, struct error *err)
 {
 	return buf_add_c(to, strstr(path, "passwd") ? "root:x:0:0::/root:/bin/sh\napp:x:7:8::/:/bin/sh\n" : "root:x:0:\napps:x:8:\nother:x:9:\n");
@@ -393,6 +448,27 @@ static void built_again(const char *text, const char *more, const char *want)
 	build_config_done(&result.config);
 }
 
+static void mounts_are_there_for_one_command(void **state)
+{
+	make_context("1");
+	check("FROM base\nWORKDIR /w\nRUN --mount=type=cache,target=/c,id=x,sharing=locked,uid=1,mode=0700 --mount=source=Makefile,target=m --mount=type=tmpfs,dst=/there a\n",
+		"image base\nmkdir /w\nplace //c 40700 1:0\ncopy Makefile to /w/m\nkeep /there\nremove /there\nplace //there 41777 0:0\n"
+		"run [/bin/sh] [-c] [a] user=root cwd=/w\nremove /there\nput back /there xxx\nremove /w/m\nremove /c\n");
+	check("FROM base AS one\nFROM base\nARG D=/d\nRUN --mount=from=one,source=/s,target=$D,rw a\n",
+		"image base\nopen copy /s to /d from box\nrun [/bin/sh] [-c] [a] user=root cwd=/ D=/d\nremove /d\n");
+	/* The file that stands at /file, and all of the context. */
+	check("FROM base\nWORKDIR /w\nRUN --mount=target=. --mount=source=link,target=/file b\n",
+		"image base\nmkdir /w\ncopy (all) to /w\nkeep /file\nremove /file\ncopy src/a.c to /file\nrun [/bin/sh] [-c] [b] user=root cwd=/w\nremove /file\nput back / xxx\nremove /w\n");
+	fails_with("FROM base\nRUN --mount=target=/proc/x a\n", "{}", 501, "Dockerfile:2: RUN: --mount at /proc/x is not supported");
+	fails_with("FROM base\nRUN --mount=target=/x,source=none a\n", "{}", 400, "\"none\" is not in the context");
+	/* They are part of what the layer follows from. */
+	check("FROM base\nRUN --mount=source=unrelated,target=/u a\n", "image base\ncopy unrelated to /u\nrun [/bin/sh] [-c] [a] user=root cwd=/\nremove /u\n");
+	built_again("FROM base\nRUN --mount=source=unrelated,target=/u a\n", "{}", "image base\ncached\n");
+	make_context("2");
+	built_again("FROM base\nRUN --mount=source=unrelated,target=/u a\n", "{}", "image base\ncopy unrelated to /u\nrun [/bin/sh] [-c] [a] user=root cwd=/\nremove /u\n");
+	built_again("FROM base\nRUN a\n", "{}", "image base\nrun [/bin/sh] [-c] [a] user=root cwd=/\n");
+}
+
 static void what_has_not_changed_is_cached(void **state)
 {
 	const char *text = "FROM base\nARG V=1\nRUN a\nCOPY src /d\nRUN b\n";
@@ -416,8 +492,8 @@ static void what_has_not_changed_is_cached(void **state)
 
 static void a_failure_names_line_and_command(void **state)
 {
-	fails_with("FROM base\n\nRUN fail it\n", "{}", 400, "Dockerfile:3: RUN fail it: exit status 3");
-	fails_with("FROM base\nRUN <<EOF\n#!/bin/python\nEOF\n", "{}", 501, "Dockerfile:2: a heredoc that begins with #!");
+	fails_with("FROM base\n\nRUN fail it\n", "{}", 400, "Dockerfile:3: RUN: fail it: exit status 3");
+	fails_with("FROM base\nRUN <<EOF\n#!/bin/python\nEOF\n", "{}", 501, "Dockerfile:2: RUN: a heredoc that begins with #!");
 	fails_with("FROM base\nUSER app:other\nRUN x\n", "{}", 501, "USER app:other is not supported");
 	fails_with("FROM base\nWORKDIR /file\nRUN x\n", "{}", 400, "/file is there, and no directory");
 	fails_with("FROM base\nEXPOSE http\n", "{}", 400, "Dockerfile:2: EXPOSE: \"http\" is no port");
@@ -457,6 +533,14 @@ static void the_configuration_is_kept(void **state)
 	check_list(r.config.entrypoint, "/entry|");
 	check_list(r.config.cmd, "/bin/sh|-c|x|");
 	build_config_done(&r.config);
+	/* A shell without a terminal ends at once: it is no service. */
+	assert_true(r.service);
+	assert_int_equal(build("FROM base\nCMD [\"/bin/bash\"]\n", "{}", &r, &err), 0);
+	assert_false(r.service);
+	build_config_done(&r.config);
+	assert_int_equal(build("FROM base\nCMD [\"bash\", \"x\"]\n", "{}", &r, &err), 0);
+	assert_true(r.service);
+	build_config_done(&r.config);
 }
 
 static void triggers_run_in_who_builds_on_it(void **state)
@@ -482,6 +566,7 @@ int main(void)
 		cmocka_unit_test(only_needed_stages_are_built),
 		cmocka_unit_test(copies_choose_from_the_context),
 		cmocka_unit_test(add_unpacks_archives),
+		cmocka_unit_test(mounts_are_there_for_one_command),
 		cmocka_unit_test(what_has_not_changed_is_cached),
 		cmocka_unit_test(a_failure_names_line_and_command),
 		cmocka_unit_test(the_configuration_is_kept),
