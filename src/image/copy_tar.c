@@ -273,6 +273,9 @@ static int dir_is_there(struct pass *p, struct str relative, bool *ret, struct e
 	}
 	if (relative.n && map_get(&y->dirs, buf_str(&up)) == &placed) {
 		*ret = false;
+	} else if (!relative.n && p->base == y->c->dest) {
+		/* Looked at before the upload began, which makes it. */
+		*ret = y->dest_exists;
 	} else {
 		int r = envd_stat(y->to, name, &st, err);
 		if (r < 0)
@@ -296,12 +299,13 @@ static int put_dir(struct pass *p, struct str relative, struct archive_entry *li
 		archive_entry_free(e);
 		return error_errno(p->err, -ENOMEM, "COPY");
 	}
-	if (!like) {
+	if (!like)
 		archive_entry_set_filetype(e, AE_IFDIR);
-		archive_entry_set_perm(e, 0755);
-	}
 	archive_entry_set_size(e, 0);
 	dress(p, e);
+	/* The mode that was given is for what is copied. */
+	if (!like)
+		archive_entry_set_perm(e, 0755);
 	archive_entry_copy_pathname(e, buf_cstr(&name));
 	r = put_header(p, e);
 	archive_entry_free(e);

@@ -117,7 +117,7 @@ def test_stages_arguments_users_and_what_stays(cli, project, inside):
     project.write({"Dockerfile": MULTI, "secret.txt": "s", "main.c": "int", "skip.o": "x", "deep/skip.o": "x", "deep/keep.o": "x", ".dockerignore": "**/*.o\n!deep/keep.o\n# comment\nDockerfile\n"})
     done = cli("template", "build", "-t", "multi", "--build-arg", "VERSION=2", "--progress", "plain", project.path)
     assert "exit 7" not in log_of(done)  # a stage that nothing needs
-    script = "cat out listing heredoc conf/app.conf who where greeting; stat -c '%U %a' data/secret.txt; id -u; pwd; echo $GREETING"
+    script = "set -e; cat out listing heredoc conf/app.conf who where greeting; stat -c '%U %a' data/secret.txt; id -u; pwd; echo $GREETING"
     assert inside("multi", "sh", "-c", script).splitlines() == [
         "built 2", "deep", "listing", "main.c", "out", "secret.txt", "one", "name = box", "1000", "/srv", "hello there", "app 640", "1000", "/srv", "hello there"]
     assert inside("multi", "sh", "-c", READ_SERVICE).splitlines() == ["1000", "/srv", "hello there argument"]
