@@ -225,7 +225,7 @@ static void a_create_waits_for_what_was_started(void **state)
 	struct patient p;
 	start(&w);
 	/* In the directory of the start command, and in the background of one that has ended. */
-	await_start(&w, &p, "(sleep 0.3; echo up > up; sleep 1000) & exit 1", "pwd > where; test -e up", 0);
+	await_start(&w, &p, "sleep 1000 & (sleep 0.3; echo up > new; mv new up) & exit 1", "pwd > where; test -e up", 0);
 	wait_for(&w, &p.started, "a sandbox to start");
 	if (p.failed)
 		fail_msg("%s", p.error.message);

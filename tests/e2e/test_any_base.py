@@ -52,7 +52,7 @@ def programs(tmp_path_factory):
 
 def shells(**more):
     """A tree with busybox and its usual names."""
-    names = ["sh", "cat", "ls", "id", "test", "pwd", "env", "stat", "sleep", "touch", "printf", "true", "false", "ps", "mkdir", "readlink", "nc", "rm"]
+    names = ["sh", "cat", "ls", "id", "test", "pwd", "env", "stat", "sleep", "touch", "printf", "true", "false", "ps", "mkdir", "readlink", "nc", "rm", "mv"]
     return {"bin/busybox": BUSYBOX, **{f"bin/{n}": "-> busybox" for n in names}, **more}
 
 
@@ -90,7 +90,7 @@ def server(programs, hub, tmp_path_factory):
         template("numbers", {"any": programs["static"], **shells()}, user="1234:5678", workdir="/bin", env={"PATH": "/bin:/opt/bin", "FROM": "image"})
         shell = ["/bin/sh", "-c"]
         template("started", shells(**{"etc/passwd": PASSWD, "home/user/x": ""}), user="user", env={"FROM": "image"}, wait_ready=True,
-                 services=[{"name": "start", "command": [*shell, "sleep 0.2; env > /tmp/env; pwd > /tmp/pwd; (sleep 1000 &); echo started"], "user": "user",
+                 services=[{"name": "start", "command": [*shell, "sleep 0.2; (sleep 1000 &); env > /tmp/env; pwd > /tmp/p; mv /tmp/p /tmp/pwd; echo started"], "user": "user",
                             "env": {"STEP": "yes", "FROM": "step"}, "workdir": "/home", "restart": False}],
                  ready=[*shell, "test -e /tmp/pwd"])
         template("probed", shells(), wait_ready=True, probe={"port": 8080, "path": "/health"},
@@ -190,7 +190,7 @@ def test_cases_29_116_a_create_is_answered_when_the_start_command_is_ready(serve
 
 def test_case_116_a_create_is_answered_when_the_probe_is(server, cli):
     with Sandbox.create("probed") as box:
-        assert "up" in run(cli, box, "echo | nc 127.0.0.1 8080")
+        assert "up" in run(cli, box, "for i in $(busybox seq 100); do echo | nc 127.0.0.1 8080 && exit; sleep 0.1; done; exit 1")
 
 
 def test_a_start_command_that_cannot_run_fails_the_create(server):

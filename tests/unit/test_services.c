@@ -464,9 +464,12 @@ static void ready_is_what_takes_a_connection(void **state)
 {
 	struct world *w = *state;
 	struct told t = {0};
-	struct sockaddr_in address;
-	int fd = listener(&address);
-	close(fd);
+	/* Bound, so that nobody else has the port, but not listening yet. */
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof(address);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, size), 0);
+	getsockname(fd, (struct sockaddr *)&address, &size);
 	make_probed(w, &t, ntohs(address.sin_port), NULL, NULL);
 	pid_t one = play(w, next(w, "/bin/one"), -1);
 	for (int i = 0; i < 20; i++)
@@ -474,10 +477,6 @@ static void ready_is_what_takes_a_connection(void **state)
 	assert_int_equal(t.ready, 0);
 	/* Frozen, nothing is asked. */
 	ready_stand_still(w->envd.ready, true);
-	const int yes = 1;
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
 	assert_int_equal(listen(fd, 4), 0);
 	for (int i = 0; i < 70; i++)
 		loop_turn(w->loop, 10);
