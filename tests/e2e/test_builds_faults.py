@@ -276,3 +276,10 @@ def test_builds_at_once_share_their_layers(own_server, hub, tmp_path):
     assert len(names) == len(images(s) - before), images(s) - before
     for m in made:
         assert s.call("DELETE", f"/templates/{m['templateID']}")[0] == 204
+    # What builds when the server stops ends with it: the fixture looks for what is left.
+    m = start_build(s, "stops", fromTemplate="base", steps=[{"type": "RUN", "args": ["echo begun; sleep 600"]}])
+    wait_for(lambda: any(e["message"] == "begun" for e in build_status(s, m)["logEntries"]), 60, "its step to run")
+    s.stop()
+    s.start()
+    page = finished(s, m)
+    assert page["status"] == "error" and "stopped" in page["reason"]["message"], page
