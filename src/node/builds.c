@@ -365,7 +365,7 @@ static int check_make(const struct node *n, const struct msg_make_template *m, s
 		return error_set(err, -EINVAL, 400, "name: at most 128 bytes");
 	if (str_is(m->kind, "e2b") && !m->name.n && !msg_has(m, make_template, template))
 		return error_set(err, -EINVAL, 400, "Name is required");
-	if (image != (msg_has(m, make_template, reference) && m->reference.n > 0) || memchr(m->reference.p, '\0', m->reference.n))
+	if (image != (msg_has(m, make_template, reference) && m->reference.n > 0) || (m->reference.n && memchr(m->reference.p, '\0', m->reference.n)))
 		return error_set(err, -EINVAL, 400, "reference: that of the image, with kind image only");
 	if (msg_has(m, make_template, cpu_count) && (m->cpu_count < 1 || m->cpu_count > 256))
 		return error_set(err, -EINVAL, 400, "cpuCount: 1 to 256");
