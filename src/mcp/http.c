@@ -299,7 +299,7 @@ static bool is_rebound(const struct mcp_http *h, const struct http_head *head)
 
 static bool accepts(struct str value, const char *type)
 {
-	return !value.n || memmem(value.p, value.n, type, strlen(type)) || memmem(value.p, value.n, "*/*", 3);
+	return !value.n || !value.p || memmem(value.p, value.n, type, strlen(type)) || memmem(value.p, value.n, "*/*", 3);
 }
 
 /* The caller's key: a bearer token, or the header that the API has. */

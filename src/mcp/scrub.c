@@ -173,6 +173,11 @@ static size_t token_at(struct str s)
 	return digit && letter && length >= SHORTEST_SECRET ? n : 0;
 }
 
+static bool has(struct str s, const char *what)
+{
+	return s.p && memmem(s.p, s.n, what, strlen(what));
+}
+
 /* Lines of stack traces, which tell how the programs behind the tools are made. */
 static bool is_trace_line(struct str line)
 {
@@ -183,9 +188,9 @@ static bool is_trace_line(struct str line)
 			return true;
 	if (l.n > 2 && l.p[0] == '#' && isdigit((unsigned char)l.p[1]))
 		return true; /* gdb, sanitizers */
-	if (str_starts(l, STR("at ")) && (memmem(l.p, l.n, "(", 1) || memmem(l.p, l.n, ".js:", 4) || memmem(l.p, l.n, "node:", 5)))
+	if (str_starts(l, STR("at ")) && (has(l, "(") || has(l, ".js:") || has(l, "node:")))
 		return true;
-	return memmem(l.p, l.n, "(+0x", 4) || memmem(l.p, l.n, "[0x", 3);
+	return has(l, "(+0x") || has(l, "[0x");
 }
 
 struct out {
