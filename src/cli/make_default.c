@@ -178,7 +178,7 @@ static int describe(const struct kind *k, const struct template *old, struct tem
 	if (old)
 		memcpy(t->id, old->id, sizeof(t->id));
 	else
-		random_text(t->id, TEMPLATE_ID, "abcdefghijklmnopqrstuvwxyz0123456789");
+		random_text(t->id, TEMPLATE_OWN_ID, "abcdefghijklmnopqrstuvwxyz0123456789");
 	random_bytes(b, sizeof(b));
 	b[6] = (b[6] & 0x0f) | 0x40; /* RFC 9562: version 4 */
 	b[8] = (b[8] & 0x3f) | 0x80;

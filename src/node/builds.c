@@ -379,9 +379,11 @@ static int check_make(const struct node *n, const struct msg_make_template *m, s
 static struct team_template *new_template(struct node *n, const struct msg_make_template *m)
 {
 	struct template_record r = {.created_at = now(n)};
-	do
-		random_text(r.id, TEMPLATE_ID, id_letters);
-	while (map_get(&n->builds->templates, str_of(r.id)) || templates_find(n->templates, str_of(r.id)));
+	bool cube = str_is(m->kind, "cube");
+	do {
+		memcpy(r.id, "tpl-", 4);
+		random_text(cube ? r.id + 4 : r.id, cube ? TEMPLATE_ID - 4 : TEMPLATE_OWN_ID, cube ? "0123456789abcdef" : id_letters);
+	} while (map_get(&n->builds->templates, str_of(r.id)) || templates_find(n->templates, str_of(r.id)));
 	sandbox_copy(r.team, sizeof(r.team), m->team);
 	sandbox_copy(r.name, sizeof(r.name), m->name);
 	sandbox_copy(r.kind, sizeof(r.kind), m->kind);

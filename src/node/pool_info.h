@@ -5,6 +5,8 @@
 #ifndef CUBICLE_NODE_POOL_INFO_H
 #define CUBICLE_NODE_POOL_INFO_H
 
+#include "sandbox/sandbox.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,7 +23,7 @@ enum pool_block {
 };
 
 struct pool_info {
-	char template_id[21];
+	char template_id[TEMPLATE_ID + 1];
 	bool set;                     /* by a client; else the server's defaults count */
 	uint32_t min, size, max;      /* size: how many it wants to have now */
 	uint32_t ready, starting;

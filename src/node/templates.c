@@ -73,11 +73,18 @@ static bool good_path(struct str s)
 	return true;
 }
 
+static bool good_id(struct str s)
+{
+	if (str_starts(s, STR("tpl-")))
+		return all_of(str_from(s, 4), "0123456789abcdef", TEMPLATE_ID - 4, TEMPLATE_ID - 4);
+	return all_of(s, lower_digits, TEMPLATE_OWN_ID, TEMPLATE_OWN_ID);
+}
+
 static int check(const struct template *t, const char *what, struct error *err)
 {
 	const char *wrong = NULL;
-	if (!all_of(str_of(t->id), lower_digits, TEMPLATE_ID, TEMPLATE_ID))
-		wrong = "id: 20 characters of [a-z0-9] are needed";
+	if (!good_id(str_of(t->id)))
+		wrong = "id: 20 characters of [a-z0-9] are needed, or \"tpl-\" and 24 of [0-9a-f]";
 	else if (*t->alias && !good_alias(str_of(t->alias)))
 		wrong = "alias: [a-z0-9_-]+ is needed, or two of these with a '/' between";
 	else if (!good_uuid(str_of(t->build_id)))
@@ -399,7 +406,7 @@ static int read_one(const char *node_dir, int dir, const char *name, struct temp
 	if (r < 0)
 		return error_errno(err, r, "template file %s", name);
 	r = template_parse(buf_str(&text), name, ret, err);
-	if (r == 0 && (strlen(name) != TEMPLATE_ID + 5 || strncmp(name, ret->id, TEMPLATE_ID) != 0))
+	if (r == 0 && (strlen(name) != strlen(ret->id) + 5 || strncmp(name, ret->id, strlen(ret->id)) != 0))
 		r = error_set(err, -EINVAL, 400, "%s: the file is not named after its id", name);
 	return r < 0 ? r : template_check_layers(node_dir, ret, name, err);
 }
@@ -535,7 +542,7 @@ const struct template *templates_find(const struct templates *t, struct str refe
 		if (!found)
 			found = map_get(&t->by_alias, name);
 	}
-	if (found || name.n != TEMPLATE_ID || tag.n > TEMPLATE_TAG)
+	if (found || !good_id(name) || tag.n > TEMPLATE_TAG)
 		return found;
 	int n = snprintf(key, sizeof(key), "%.*s:%.*s", STR_FMT(name), STR_FMT(tag));
 	return map_get(&t->tags, str_n(key, (size_t)n));

@@ -4,7 +4,7 @@
  * ready (node/builds.h), without "id", "alias", "createdAt" and "buildId".
  *
  *     {
- *       "id": "k3…",                  20 of [a-z0-9]; the file's name
+ *       "id": "k3…",                  20 of [a-z0-9], or "tpl-" and 24 of [0-9a-f]; the file's name
  *       "alias": "base",              optional; [a-z0-9_-]+, or two of these with a '/' between
  *       "createdAt": "2026-01-02T03:04:05.678901Z",
  *       "buildId": "…",               UUID in lower case
@@ -39,13 +39,13 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/map.h"
+#include "sandbox/sandbox.h"
 #include "io/msg.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-	TEMPLATE_ID = 20,
 	TEMPLATE_MAX_LAYERS = 12,
 	TEMPLATE_MAX_FILE = 64 * 1024,
 	TEMPLATE_MAX_SERVICES = 4,

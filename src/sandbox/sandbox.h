@@ -19,6 +19,8 @@
 
 enum {
 	SANDBOX_ID = 21,      /* 'i' and 20 of [a-z0-9] */
+	TEMPLATE_ID = 28,     /* at most: "tpl-" and 24 of [0-9a-f], when Cube's API made it (cube.md B.2) */
+	TEMPLATE_OWN_ID = 20, /* of all others: [a-z0-9] */
 	SANDBOX_TOKEN = 64,   /* hex HMAC-SHA256 */
 	SANDBOX_GENERATION = 32,
 };

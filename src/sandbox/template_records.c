@@ -164,7 +164,7 @@ void records_forget_build(struct records *r, const char *id, records_fn *fn, voi
 }
 
 struct tags_write {
-	char template_id[21], build[37];
+	char template_id[TEMPLATE_ID + 1], build[37];
 	int64_t at;
 	struct buf tags;
 };

@@ -6,7 +6,7 @@
 #include "sandbox/records.h"
 
 struct template_record {
-	char id[21], team[65];
+	char id[TEMPLATE_ID + 1], team[65];
 	char name[129];      /* "" = none; of a team's names each is there once */
 	char kind[9];        /* "e2b", "cube", "image" */
 	char reference[513]; /* of kind image */
@@ -20,7 +20,7 @@ struct template_record {
 enum build_status { BUILD_WAITING = 1, BUILD_BUILDING = 2, BUILD_READY = 3, BUILD_ERROR = 4 };
 
 struct build_record {
-	char id[37], template_id[21];
+	char id[37], template_id[TEMPLATE_ID + 1];
 	char kind[9];        /* whose API made it, which need not be the template's: its clients are told in their words */
 	enum build_status status;
 	char phase[33], reason[1025], step[33];
@@ -32,7 +32,7 @@ struct build_record {
 };
 
 struct tag_record {
-	char template_id[21], tag[129], build[37];
+	char template_id[TEMPLATE_ID + 1], tag[129], build[37];
 	int64_t created_at;
 };
 

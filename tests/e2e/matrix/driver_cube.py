@@ -1,6 +1,7 @@
 """Drives PyPI cubesandbox through the calls of calls.py: driver_cube.py CALL... CUBE_API_URL and its likes name the server."""
 
 import os
+import re
 import sys
 
 import cubesandbox as errors
@@ -195,7 +196,7 @@ async def _():
     image = os.environ["TEST_IMAGE"]
     job = Template.build(image=image, name="team/cube-app:1", writable_layer_size="1G", exposed_ports=[8080], probe_port=8080, probe_path="/ready", cpu_count=1000, memory_mb=256,
                          envs={"GREETING": "hello"})
-    assert job.template_id and job.job_id and job.status == "PENDING"
+    assert re.fullmatch("tpl-[0-9a-f]{24}", job.template_id) and job.job_id and job.status == "PENDING"
 
     def ready(build):
         now = Template.get_build_status(job.template_id, build.job_id)
