@@ -210,6 +210,43 @@ def test_builders_and_unpackers_that_are_killed_take_only_their_build_along(own_
     wait_for(lambda: images(s) == before, 30, "the images to go")
 
 
+def test_kills_at_any_moment_leave_a_build_that_can_be_made_again(own_server, hub, tmp_path):
+    """Nine more moments, of a pull and of what unpacks it: whatever is killed, the build is told as failed (or was done), nothing half-made is there, and it can be made again."""
+    s = own_server(options={"registry.insecure": hub.host})
+    before = images(s)
+    layout = Layout(tmp_path / "big")
+    layout.image([busybox(), Layer().file("big", random.randbytes(24 << 20))], {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin:/usr/bin"]}, tag="1")
+    reference = hub.push(layout, "1", "big", "1")
+    failed = 0
+    for i in range(9):
+        victim = ("unpack", "builder", "node")[i % 3]
+        made = start_build(s, "app", fromImage=reference, steps=steps(), force=True)
+        if victim == "node":
+            wait_for(lambda: builders(s), 60, "the builder")
+            pid = s.children()["node"]
+        else:
+            pid = wait_for(lambda: next(iter(builders(s, victim)), None) or build_status(s, made)["status"] in ("ready", "error"), 60, f"the {victim}")
+        time.sleep(random.random() * 0.3)
+        if pid is not True:
+            end(pid)
+        page = finished(s, made)
+        assert page["status"] == "ready" or "killed" in page["reason"]["message"] or "restarted" in page["reason"]["message"] or "ended" in page["reason"]["message"], (victim, page)
+        failed += page["status"] == "error"
+        s.wait_ready()
+        assert not [n for n in images(s) - before if n.startswith(".")]
+        if page["status"] == "ready":
+            s.call("DELETE", f"/templates/{made['templateID']}")
+            collect(s)
+            wait_for(lambda: images(s) == before, 30, "the images to go, so that they are made anew")
+    assert failed  # else nothing was tried
+    template = build(s, "app", fromImage=reference, steps=steps())["templateID"]
+    status, box = s.call("POST", "/sandboxes", {"templateID": "app"})
+    assert status == 201 and s.call("DELETE", "/sandboxes/" + box["sandboxID"])[0] == 204
+    assert s.call("DELETE", f"/templates/{template}")[0] == 204
+    collect(s)
+    wait_for(lambda: images(s) == before, 30, f"the images to go: {images(s) - before}")
+
+
 def commands():
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
