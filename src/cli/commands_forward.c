@@ -147,7 +147,7 @@ int cmd_forward(struct cli *c)
 		struct str id = json_str(json_object_get(info, "sandboxID"));
 		const char *traffic = json_string_value(json_object_get(info, "trafficAccessToken")), *envd = json_string_value(json_object_get(info, "envdAccessToken"));
 		cleanup_free char *sandbox = str_dup(id);
-		struct http_forward_config config = {.loop = loop_new(), .to = &to, .sandbox = sandbox, .port = port, .traffic_token = traffic, .envd_token = envd, .team = cl.team};
+		struct http_forward_config config = {.loop = loop_new(), .to = &to, .sandbox = sandbox, .port = port, .traffic_token = traffic, .envd_token = envd};
 		announce(c, url, sandbox, port);
 		r = config.loop ? serve(&config, steal_fd(&listener), signals, &err) : error_errno(&err, -ENOMEM, "forward");
 		loop_free(config.loop);

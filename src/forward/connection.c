@@ -101,6 +101,8 @@ struct connection {
 	enum state state;
 	struct buf in, out;
 	bool reading, throttled, shut_wanted, shut, want_write, freed, busy;
+	bool over, told; /* the peer has ended; its owner knows */
+	int why;
 };
 
 static void set_interest(struct connection *c)
@@ -111,7 +113,7 @@ static void set_interest(struct connection *c)
 	else if (c->state == CONNECTING)
 		events = EPOLLOUT;
 	else {
-		if (c->reading || c->state == HANDSHAKE)
+		if ((c->reading && !c->over) || c->state == HANDSHAKE)
 			events |= EPOLLIN;
 		if (c->want_write || (c->state == OPEN && buf_len(&c->out)))
 			events |= EPOLLOUT;
@@ -242,9 +244,21 @@ static void take_bytes(struct connection *c)
 	}
 	if (some)
 		c->ops->readable(c, c->arg);
-	if (why <= 0 && why != -EAGAIN && !c->freed)
-		end(c, why);
-	/* TLS may hold more than the socket tells of. */
+	if (why <= 0 && why != -EAGAIN) {
+		c->over = true;
+		c->why = why;
+	}
+}
+
+/* Once what came before it is taken. After a regular end the other direction goes on. */
+static void tell_end(struct connection *c)
+{
+	c->told = true;
+	c->reading = false;
+	if (c->why < 0)
+		end(c, c->why);
+	else
+		c->ops->ended(c, 0, c->arg);
 }
 
 static void step_handshake(struct connection *c)
@@ -286,10 +300,13 @@ static void on_event(struct loop_fd *w, uint32_t events, void *arg)
 		c->throttled = false;
 		c->ops->drained(c, c->arg);
 	}
-	if (c->state == OPEN && !c->freed && c->reading && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+	if (c->state == OPEN && !c->freed && c->reading && !c->over && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
 		take_bytes(c);
-	while (c->state == OPEN && !c->freed && c->reading && c->ssl && SSL_pending(c->ssl))
+	/* TLS may hold more than the socket tells of. */
+	while (c->state == OPEN && !c->freed && c->reading && !c->over && c->ssl && SSL_pending(c->ssl))
 		take_bytes(c);
+	if (c->state == OPEN && !c->freed && c->reading && c->over)
+		tell_end(c);
 	c->busy = false;
 	if (c->freed)
 		destroy(c);
@@ -339,11 +356,11 @@ struct buf *connection_in(struct connection *c)
 
 void connection_set_reading(struct connection *c, bool on)
 {
-	if (c->reading == on)
+	if (c->reading == on || c->told)
 		return;
 	c->reading = on;
-	/* What TLS holds already is told at the next event: a writable socket is one. */
-	if (on && c->ssl && SSL_pending(c->ssl))
+	/* What TLS holds already, and an end, is told at the next event: a writable socket is one. */
+	if (on && (c->over || (c->ssl && SSL_pending(c->ssl))))
 		c->want_write = true;
 	if (!c->busy)
 		set_interest(c);

@@ -12,7 +12,6 @@ enum {
 	ENVD_PORT = 49983,
 	MAX_INTERIM = 16,
 	ROUTING_MAX = 1024,
-	CONTINUE_MS = 1000,
 };
 
 struct http_forward {
@@ -120,11 +119,19 @@ static void take_interim(struct passage *p, const struct http_head *h)
 		http_interim(p->req, h->status, buf_cstr(&lines));
 }
 
+/* Which one of several counts is up to the client. */
+static bool leads_elsewhere(const struct passage *p, const struct http_head *h)
+{
+	for (size_t i = 0; h->status >= 300 && h->status < 400 && i < h->n_headers; i++)
+		if (str_eq_nocase(h->headers[i].name, STR("Location")) && !http_forward_stays(h->headers[i].value, p->forward->to, p->req->head->host))
+			return true;
+	return false;
+}
+
 static void take_head(struct passage *p, const struct http_head *h)
 {
 	cleanup_buf struct buf lines = BUF_INIT, reason = BUF_INIT;
-	struct str location = http_value(h, "Location");
-	if (h->status >= 300 && h->status < 400 && location.n && !http_forward_stays(location, p->forward->to, p->req->head->host)) {
+	if (leads_elsewhere(p, h)) {
 		fail(p, 502, "the sandbox redirected to somewhere else, which is not followed");
 		return;
 	}
@@ -289,12 +296,12 @@ static void on_writable(struct http_req *r)
 		process(p);
 }
 
-/* The client is gone: so is who waits for what the sandbox does. */
+/* The client closed its half. Whether it is gone is judged where the sandbox is near: the ingress ends what stays silent then. */
 static void on_hangup(struct http_req *r)
 {
 	struct passage *p = r->arg;
-	if (p->step == SENT || p->step == BODY)
-		fail(p, 499, "the client is gone");
+	if ((p->step == SENT || p->step == BODY) && p->request_done)
+		connection_shutdown(p->up);
 }
 
 static void on_closed(struct http_req *r, bool complete_)
@@ -380,8 +387,6 @@ struct http_forward *http_forward_start(const struct http_forward_config *c, int
 		n += snprintf(f->routing + n, sizeof(f->routing) - (size_t)n, "E2b-Traffic-Access-Token: %s\r\n", c->traffic_token);
 	if (c->envd_token && c->port == ENVD_PORT && (size_t)n < sizeof(f->routing))
 		n += snprintf(f->routing + n, sizeof(f->routing) - (size_t)n, "X-Access-Token: %s\r\n", c->envd_token);
-	if (c->team && (size_t)n < sizeof(f->routing))
-		n += snprintf(f->routing + n, sizeof(f->routing) - (size_t)n, "X-Cubicle-Team: %s\r\n", c->team);
 	struct http_server_config config = {.on_request = on_request, .arg = f};
 	f->server = http_server_new(c->loop, &config);
 	int r = (size_t)n >= sizeof(f->routing) ? -E2BIG : f->server ? http_server_listen(f->server, listener) : -ENOMEM;

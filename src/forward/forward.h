@@ -20,7 +20,6 @@ struct http_forward_config {
 	uint16_t port;
 	const char *traffic_token;    /* or NULL */
 	const char *envd_token;       /* or NULL; sent to envd's own port only */
-	const char *team;             /* to act for, through a Unix socket; or NULL */
 };
 
 struct http_forward_load {

@@ -12,7 +12,7 @@
 struct box_entry {
 	char id[32];
 	char *token, *template; /* token: of envd, or NULL; owned */
-	int64_t ends;           /* ns, CLOCK_BOOTTIME: its client's deadline; the server's is a lease that ends before */
+	_Atomic int64_t ends;           /* ns, CLOCK_BOOTTIME: its client's deadline; the server's is a lease that ends before */
 	atomic_bool gone;       /* destroyed, or found missing */
 	atomic_bool paused;
 	unsigned refs;          /* private */

@@ -80,6 +80,8 @@ static void flush(struct console *c)
 static void on_send(struct str message, const char *related, void *arg)
 {
 	struct console *c = arg;
+	if (!message.n)
+		return;
 	buf_add_str(&c->pending, message);
 	buf_add_c(&c->pending, "\n");
 	flush(c);

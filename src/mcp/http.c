@@ -42,7 +42,8 @@ struct post {
 	char *ids[MAX_IDS];   /* of its requests that are not answered, as JSON */
 	size_t n_ids;
 	bool stream;          /* the head of an event stream has left */
-	bool checking;        /* its key is with a worker */
+	bool ended;           /* all of the body is there */
+	bool checking;        /* its key is with a worker; the body waits */
 	bool known_key, unknown_key; /* neither: nobody could say */
 	char key[MAX_KEY + 1];
 	int64_t spoke;
@@ -115,7 +116,7 @@ static bool takes_id(struct post *p, const char *id)
 	return false;
 }
 
-/* An answer (not a notification) to one of its requests; all of them, when it is a batch. */
+/* An answer (not a notification) to one of its requests, or that there will be none; all of them, when it is a batch. */
 static void note_answered(struct post *p, struct str message, const char *related)
 {
 	if (message.n && message.p[0] == '[')
@@ -131,7 +132,7 @@ static void note_answered(struct post *p, struct str message, const char *relate
 static void on_send(struct str message, const char *related, void *arg)
 {
 	struct session *s = arg;
-	struct post *p = s->taking;
+	struct post *p = message.n ? s->taking : NULL;
 	if (!p && related)
 		for (p = s->posts; p && !takes_id(p, related);)
 			p = p->next;
@@ -139,15 +140,16 @@ static void on_send(struct str message, const char *related, void *arg)
 		return;
 	if (related)
 		note_answered(p, message, related);
-	if (s->taking) {
-		if (buf_len(&p->answers))
+	if (p == s->taking) {
+		if (message.n && buf_len(&p->answers))
 			buf_add_c(&p->answers, "\n");
 		buf_add_str(&p->answers, message);
 		return;
 	}
 	if (!p->req || !p->stream)
 		return;
-	send_event(p, message);
+	if (message.n)
+		send_event(p, message);
 	if (!p->n_ids && p->req)
 		http_finish(p->req);
 }
@@ -238,7 +240,9 @@ static void on_timer(struct loop_timer *t, void *arg)
 	int64_t now = clock_boottime();
 	for (struct session *s = h->sessions, *next; s; s = next) {
 		next = s->next;
-		if (!mcp_session_pending(s->mcp) && now - s->used > MCP_IDLE_S * NS_PER_S) {
+		if (mcp_session_running(s->mcp))
+			s->used = now; /* it begins to be idle when its calls have ended */
+		if (now - s->used > MCP_IDLE_S * NS_PER_S) {
 			end_session(s);
 			continue;
 		}
@@ -340,6 +344,35 @@ static bool is_initialize(const json_t *m)
 	return json_is_object(m) && str_is(json_str(json_object_get(m, "method")), "initialize");
 }
 
+/* Calls under way of the key's other sessions count, too: each key has its share of the threads. */
+static unsigned calls_left(const struct session *s)
+{
+	unsigned others = 0;
+	for (const struct session *o = s->http->sessions; o; o = o->next)
+		if (o != s && str_eq_secret(str_of(o->key), str_of(s->key)))
+			others += mcp_session_running(o->mcp);
+	return others < MCP_MAX_CALLS ? MCP_MAX_CALLS - others : 0;
+}
+
+/* May the key have one more session? Clients that went without a word leave theirs behind: those with nothing in them make room. */
+static bool make_room(struct mcp_http *h, const char *key)
+{
+	struct session *oldest = NULL;
+	unsigned own = 0;
+	for (struct session *s = h->sessions; s; s = s->next) {
+		if (!str_eq_secret(str_of(s->key), str_of(key)))
+			continue;
+		own++;
+		if ((!oldest || s->used < oldest->used) && mcp_session_is_empty(s->mcp))
+			oldest = s;
+	}
+	if (own >= MCP_SESSIONS_OF_KEY && !oldest)
+		return false;
+	if (own >= MCP_SESSIONS_OF_KEY)
+		end_session(oldest);
+	return h->n_sessions < MCP_SESSIONS + MCP_SESSIONS_OF_KEY;
+}
+
 /* What came at once, and the stream for the rest. */
 static void answer(struct post *p, struct session *s, bool requests, bool created)
 {
@@ -378,6 +411,14 @@ static void take_message(struct post *p)
 	cleanup_json json_t *m = json_parse(buf_str(&p->body), MCP_MAX_MESSAGE, "message", &err);
 	struct str id = http_value(head, "Mcp-Session-Id"), version = http_value(head, "MCP-Protocol-Version");
 	bool first = is_initialize(m), created = false;
+	if (h->closing) {
+		refuse(p->req, 503, NULL, "the server is stopping");
+		return;
+	}
+	if (buf_len(&p->body) > MCP_MAX_MESSAGE || p->body.failed) {
+		refuse(p->req, 413, NULL, "the message is too big");
+		return;
+	}
 	if (!m) {
 		refuse(p->req, 400, NULL, err.message);
 		return;
@@ -396,10 +437,7 @@ static void take_message(struct post *p)
 		return;
 	}
 	if (!s) {
-		unsigned own = 0;
-		for (struct session *o = h->sessions; o; o = o->next)
-			own += str_eq_secret(str_of(o->key), str_of(p->key));
-		if (own >= MCP_SESSIONS_OF_KEY || h->n_sessions >= MCP_SESSIONS) {
+		if (!make_room(h, p->key)) {
 			refuse(p->req, 429, "Retry-After: 5\r\n", "too many sessions: end one first");
 			return;
 		}
@@ -415,8 +453,13 @@ static void take_message(struct post *p)
 	p->next = s->posts;
 	s->posts = p;
 	s->taking = p;
+	mcp_session_limit(s->mcp, calls_left(s));
 	bool requests = mcp_session_take(s->mcp, buf_str(&p->body), first && !id.n ? &created : NULL);
 	s->taking = NULL;
+	/* What was refused as a whole, or without its id, is answered as well. */
+	for (size_t i = p->n_ids; i--;)
+		if (!mcp_session_waits(s->mcp, p->ids[i]))
+			drop_id(p, i);
 	buf_done(&p->body);
 	bool useless = first && !id.n && !created;
 	if (useless) { /* a session that was not initialized is none */
@@ -446,21 +489,36 @@ static void check_done(void *arg)
 {
 	struct post *p = arg;
 	p->checking = false;
+	if (p->req && p->known_key && !p->ended) {
+		http_req_resume(p->req);
+		return;
+	}
 	if (!p->req)
 		post_free(p);
 	else if (!p->known_key && !p->unknown_key)
 		refuse(p->req, 503, "Retry-After: 1\r\n", "the server cannot check the key at the moment");
 	else if (!p->known_key)
 		refuse(p->req, 401, NOT_ALLOWED, "a key of this server is needed: Authorization: Bearer KEY");
-	else if (p->http->closing)
-		refuse(p->req, 503, NULL, "the server is stopping");
 	else
 		take_message(p);
+}
+
+/* Nobody's bytes are kept before it is known that the key is one. */
+static void check_key(struct post *p)
+{
+	p->known_key = key_known(p->http, p->key);
+	p->checking = !p->known_key;
+	if (p->checking && workq_push(p->http->config->chores, p->http->config->loop, check_work, check_done, p) < 0) {
+		p->checking = false;
+		refuse(p->req, 503, "Retry-After: 1\r\n", "the server has too much to do");
+	}
 }
 
 static size_t on_body(struct http_req *r, const char *bytes, size_t n)
 {
 	struct post *p = r->arg;
+	if (p->checking)
+		return 0;
 	if (buf_len(&p->body) <= MCP_MAX_MESSAGE)
 		buf_add(&p->body, bytes, n);
 	return n;
@@ -469,19 +527,9 @@ static size_t on_body(struct http_req *r, const char *bytes, size_t n)
 static void on_end(struct http_req *r)
 {
 	struct post *p = r->arg;
-	if (buf_len(&p->body) > MCP_MAX_MESSAGE || p->body.failed) {
-		refuse(r, 413, NULL, "the message is too big");
-		return;
-	}
-	if (key_known(p->http, p->key)) {
+	p->ended = true;
+	if (!p->checking)
 		take_message(p);
-		return;
-	}
-	p->checking = true;
-	if (workq_push(p->http->config->chores, p->http->config->loop, check_work, check_done, p) < 0) {
-		p->checking = false;
-		refuse(r, 503, "Retry-After: 1\r\n", "the server has too much to do");
-	}
 }
 
 static void on_closed(struct http_req *r, bool complete)
@@ -515,8 +563,7 @@ static void begin_post(struct mcp_http *h, struct http_req *r, const char *key)
 	snprintf(p->key, sizeof(p->key), "%s", key);
 	r->ops = &post_ops;
 	r->arg = p;
-	if (r->head->framing == HTTP_BODY_NONE)
-		on_end(r);
+	check_key(p);
 }
 
 static void on_request(struct http_req *r, void *arg)

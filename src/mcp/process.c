@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 
 enum { FD_SERVE = 3, FD_OPTIONS = 4 };
-enum { CALL_THREADS = 64, CHORE_THREADS = 4, MAX_JOBS = 4096 };
+enum { CALL_THREADS = 256, CHORE_THREADS = 4, MAX_JOBS = 4096 };
 
 /* What the loop, curl on the worker threads and the allocator use. Sockets are made for the API and for the front's requests. */
 static const int allowed[] = {

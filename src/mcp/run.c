@@ -14,7 +14,7 @@ enum {
 	GRACE_S = 15,           /* for the sandbox to tell that the time is over */
 	KILL_S = 10,
 	MAX_EVENT = 1024 * 1024,
-	MAX_LINE = 64 * 1024 * 1024, /* of the interpreter: a result */
+	MAX_LINE = 16 * 1024 * 1024, /* of the interpreter: a result */
 };
 
 int clipped_add(struct clipped *c, struct str bytes)
@@ -238,10 +238,11 @@ static void take_image(struct code_result *to, const json_t *event, const char *
 	struct str data = json_str(json_object_get(event, key));
 	if (!data.n)
 		return;
-	if (json_array_size(to->images) >= RUN_MAX_IMAGES || data.n > RUN_MAX_IMAGE) {
+	if (json_array_size(to->images) >= RUN_MAX_IMAGES || data.n > RUN_MAX_IMAGE - to->image_bytes) {
 		to->dropped++;
 		return;
 	}
+	to->image_bytes += data.n;
 	/* Kernels break long base64 into lines. */
 	cleanup_buf struct buf plain = BUF_INIT;
 	for (size_t i = 0; i < data.n; i++)
@@ -262,9 +263,9 @@ static void take_cell_event(struct cell *c, const json_t *event)
 		c->ended = true;
 	else if (str_is(type, "result")) {
 		struct str text = json_str(json_object_get(event, "text"));
-		if (buf_len(&to->text) && text.n)
-			buf_add_c(&to->text, "\n");
-		buf_add_str(&to->text, text);
+		if (to->text.total && text.n)
+			clipped_add(&to->text, STR("\n"));
+		clipped_add(&to->text, text);
 		take_image(to, event, "png", "image/png");
 		take_image(to, event, "jpeg", "image/jpeg");
 	} else if (str_is(type, "error")) {
@@ -335,7 +336,7 @@ void code_result_done(struct code_result *r)
 {
 	clipped_done(&r->out);
 	clipped_done(&r->err);
-	buf_done(&r->text);
+	clipped_done(&r->text);
 	buf_done(&r->error);
 	json_decref(r->images);
 	r->images = NULL;

@@ -10,7 +10,7 @@
 enum {
 	RUN_MAX_OUTPUT = 50000, /* characters of one stream that the model gets: the first and the last of them */
 	RUN_MAX_IMAGES = 8,
-	RUN_MAX_IMAGE = 4 * 1024 * 1024, /* bytes of base64 */
+	RUN_MAX_IMAGE = 4 * 1024 * 1024, /* bytes of base64 of all of them */
 };
 
 /* A text that keeps its beginning and its end. */
@@ -40,8 +40,9 @@ void command_result_done(struct command_result *r);
 
 struct code_result {
 	struct clipped out, err;
-	struct buf text;            /* the main result, as text */
+	struct clipped text;        /* the results, as text */
 	json_t *images;             /* [{"type":"image","data":…,"mimeType":…}] */
+	size_t image_bytes;         /* in them */
 	unsigned dropped;           /* images that were too many or too big */
 	bool failed, timed_out;
 	struct buf error;           /* name, value, traceback of the code's own exception */

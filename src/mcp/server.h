@@ -34,7 +34,8 @@ struct mcp_config {
 
 struct mcp_session;
 
-/* Takes a message to the client: one JSON text without a line break. `related`: the request that it belongs to (its id as JSON), or NULL. */
+/* Takes a message to the client: one JSON text without a line break. `related`: the request that it belongs to (its id as JSON), or NULL.
+ * Empty: that request gets no answer, since it was cancelled. */
 typedef void mcp_send_fn(struct str message, const char *related, void *arg);
 
 /* The config and the server must outlive the session. NULL without memory. */
@@ -46,8 +47,14 @@ bool mcp_session_take(struct mcp_session *s, struct str message, bool *initializ
 const char *mcp_session_version(const struct mcp_session *s);
 /* Is it a version of the protocol that is spoken here? */
 bool mcp_version_known(struct str version);
-/* Requests that are not answered yet. */
-unsigned mcp_session_pending(const struct mcp_session *s);
+/* Calls that have not ended: those that nobody waits for any more as well. */
+unsigned mcp_session_running(const struct mcp_session *s);
+/* No more calls at once than that (at most, and without this, MCP_MAX_CALLS). */
+void mcp_session_limit(struct mcp_session *s, unsigned calls);
+/* Will send() have something for that request (id as JSON), if only that nothing comes? */
+bool mcp_session_waits(const struct mcp_session *s, const char *id);
+/* Nothing is under way, and it has no sandbox. */
+bool mcp_session_is_empty(struct mcp_session *s);
 /* Nobody waits for an answer to that request (id as JSON) any more: its command is killed, it is not answered. */
 void mcp_session_cancel(struct mcp_session *s, const char *id);
 /*

@@ -59,10 +59,11 @@ struct mcp_session {
 	struct boxes boxes;
 	const char *version;
 	struct call *calls;
-	unsigned pending;
+	unsigned running, limit;
 	struct loop_timer *progress, *lease, *patience;
 	atomic_bool hurry;
-	bool renewing, closing, ending;
+	atomic_bool closing;
+	bool renewing, ending, ticking;
 	void (*closed)(unsigned left, void *arg);
 	void *closed_arg;
 	unsigned left;
@@ -86,10 +87,10 @@ static void batch_less(struct mcp_session *s, struct batch *batch, const char *r
 {
 	if (!batch || --batch->waiting)
 		return;
-	if (buf_len(&batch->text) && !s->closing) {
+	if (buf_len(&batch->text))
 		buf_add_c(&batch->text, "]");
+	if (!s->closing && (buf_len(&batch->text) || related))
 		s->send(buf_str(&batch->text), related, s->arg);
-	}
 	buf_done(&batch->text);
 	free(batch);
 }
@@ -151,8 +152,8 @@ static void call_done(void *arg)
 	while (*p != c)
 		p = &(*p)->next;
 	*p = c->next;
+	s->running--;
 	if (!c->silent) {
-		s->pending--;
 		json_t *result = c->run.content ? json_pack("{s:O}", "content", c->run.content) : NULL;
 		if (c->run.failed)
 			json_object_set_new(result, "isError", json_true());
@@ -181,6 +182,7 @@ static void on_progress(struct loop_timer *t, void *arg)
 		if (text)
 			s->send(str_of(text), c->id, s->arg);
 	}
+	s->ticking = more;
 	if (more)
 		loop_timer_in(t, PROGRESS_S * NS_PER_S);
 }
@@ -197,8 +199,8 @@ static void start_call(struct mcp_session *s, struct batch *batch, const char *i
 			refuse(s, batch, id, INVALID_PARAMS, "arguments must be an object");
 		return;
 	}
-	if (s->pending >= MCP_MAX_CALLS) {
-		refuse(s, batch, id, BUSY, "%d calls are under way: try again when one of them has ended", MCP_MAX_CALLS);
+	if (s->running >= s->limit) {
+		refuse(s, batch, id, BUSY, "%u calls are under way: try again when one of them has ended", s->running);
 		return;
 	}
 	struct call *c = calloc(1, sizeof(*c));
@@ -220,16 +222,17 @@ static void start_call(struct mcp_session *s, struct batch *batch, const char *i
 		batch->waiting++;
 	c->next = s->calls;
 	s->calls = c;
-	s->pending++;
+	s->running++;
 	if (tool_prepare(tool, &c->run) < 0)
 		call_done(c);
 	else if (workq_push(s->config->calls, s->config->loop, call_work, call_done, c) < 0) {
 		c->silent = true;
-		s->pending--;
 		refuse(s, batch, id, BUSY, "the server has too much to do: try again");
 		call_done(c);
-	} else if (c->token)
+	} else if (c->token && !s->ticking) {
+		s->ticking = true;
 		loop_timer_in(s->progress, PROGRESS_S * NS_PER_S);
+	}
 }
 
 void mcp_session_cancel(struct mcp_session *s, const char *id)
@@ -238,7 +241,8 @@ void mcp_session_cancel(struct mcp_session *s, const char *id)
 		if (!c->silent && !strcmp(c->id, id)) {
 			atomic_store(&c->cancelled, true);
 			c->silent = true;
-			s->pending--;
+			if (!c->batch)
+				send_text(s, NULL, STR(""), c->id);
 		}
 }
 
@@ -359,7 +363,7 @@ struct mcp_session *mcp_session_new(const struct mcp_config *c, const struct rem
 	struct mcp_session *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
-	*s = (struct mcp_session){.config = c, .server = server, .send = send, .arg = arg};
+	*s = (struct mcp_session){.config = c, .server = server, .send = send, .arg = arg, .limit = MCP_MAX_CALLS};
 	boxes_init(&s->boxes);
 	s->progress = loop_timer_new(c->loop, on_progress, s);
 	s->lease = loop_timer_new(c->loop, on_lease, s);
@@ -385,9 +389,31 @@ bool mcp_version_known(struct str version)
 	return false;
 }
 
-unsigned mcp_session_pending(const struct mcp_session *s)
+unsigned mcp_session_running(const struct mcp_session *s)
 {
-	return s->pending;
+	return s->running;
+}
+
+void mcp_session_limit(struct mcp_session *s, unsigned calls)
+{
+	s->limit = MIN(calls, (unsigned)MCP_MAX_CALLS);
+}
+
+bool mcp_session_waits(const struct mcp_session *s, const char *id)
+{
+	for (const struct call *c = s->calls; c; c = c->next)
+		if ((!c->silent || c->batch) && !strcmp(c->id, id))
+			return true;
+	return false;
+}
+
+bool mcp_session_is_empty(struct mcp_session *s)
+{
+	struct error none;
+	struct box_entry *b = boxes_capture(&s->boxes, STR(""), &none);
+	if (b)
+		boxes_release(&s->boxes, b);
+	return !b && !s->calls;
 }
 
 /* Messages */

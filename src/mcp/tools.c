@@ -225,12 +225,7 @@ static int run_cell(struct tool_run *r, struct error *err)
 	int e = run_code(r->server, r->box, text_of(r, "code"), text_of(r, "language"), seconds, r->cancelled, &result, err);
 	if (e == 0) {
 		cleanup_buf struct buf text = BUF_INIT;
-		if (buf_len(&result.text)) {
-			struct clipped c = {0};
-			clipped_add(&c, buf_str(&result.text));
-			add_section(&text, "result", &c);
-			clipped_done(&c);
-		}
+		add_section(&text, "result", &result.text);
 		add_section(&text, "stdout", &result.out);
 		add_section(&text, "stderr", &result.err);
 		if (result.failed) {

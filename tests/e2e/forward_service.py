@@ -52,6 +52,12 @@ class Service(http.server.BaseHTTPRequestHandler):
             self.reply(307, Location=ELSEWHERE)
         elif path == "/here":
             self.reply(302, Location="/headers?x=1")
+        elif path == "/two-places":
+            self.send_response(302)
+            self.send_header("Location", "/headers")
+            self.send_header("Location", ELSEWHERE)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         elif path == "/hash":
             digest = hashlib.sha256()
             for part in self.body_parts():

@@ -188,6 +188,21 @@ def test_a_redirect_elsewhere_is_a_502_and_nothing_goes_there(url, server, box, 
     assert len(Recorder.seen) == 1
 
 
+def test_of_two_places_none_may_be_elsewhere(url):
+    assert ask(url, "/two-places")[0] == 502
+
+
+def test_a_client_that_closes_its_half_gets_its_answer(url):
+    u = urllib.parse.urlsplit(url)
+    with socket.create_connection((u.hostname, u.port), timeout=60) as s:
+        s.sendall(b"GET /headers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        s.shutdown(socket.SHUT_WR)
+        seen = b""
+        while got := s.recv(65536):
+            seen += got
+    assert seen.startswith(b"HTTP/1.1 200 ") and b"X-Forwarded-Proto" in seen and b"X-Cubicle-Team" not in seen
+
+
 def test_who_may_not_listen_or_go_in_the_clear_is_refused(server, box):
     def refused(*flags, env=None):
         r = subprocess.run([CUBICLE, "forward", box.sandbox_id, str(PORT), *flags], env=clean_env({"CUBICLE_API_URL": server.url, "CUBICLE_API_KEY": server.api_key, **(env or {})}),

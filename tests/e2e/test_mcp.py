@@ -518,6 +518,62 @@ def test_what_http_refuses(server):
     assert s.ask("DELETE")[0] == 204
 
 
+def test_whatever_is_posted_gets_a_whole_answer_and_harms_nothing(server):
+    tools = server.children()["tools"]
+    # Without a body, and with one, by nobody: its key is asked for once.
+    for key in ("e2b_" + "0" * 40, server.api_key):
+        for length in ("", "Content-Length: 0\r\n", "Content-Length: 4000000\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=60) as c:
+                c.sendall(f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer {key}\r\n{length}\r\n".encode())
+                if "4" not in length or key != server.api_key:
+                    assert c.recv(1000).startswith(b"HTTP/1.1 40")
+    s = Session(server)
+    s.id = s.ask(message={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {**HELLO, "protocolVersion": "2025-03-26"}})[1]["Mcp-Session-Id"]
+    for message in ({"jsonrpc": "1.0", "id": 5, "method": "ping"}, {"id": 5, "method": "ping"}, {"jsonrpc": "2.0", "id": "x" * 400, "method": "ping"}, 7, [], [PING] * 65,
+                    [PING, {"id": 6, "method": "ping"}]):
+        status, headers, body = s.ask(message=message)  # read to its end
+        assert status == 200 and headers["Content-Type"] == "application/json" and "-32600" in body
+    # A call that is cancelled is not answered: its stream ends.
+    s.call("sandbox_create", template="base")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        call = {"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": {"name": "sandbox_run_command", "arguments": {"command": "touch begun; sleep 1000"}}}
+        waiting = pool.submit(s.ask, message=call)
+        wait_for(lambda: "begun" in s.call("sandbox_list_files", path="."), what="the command runs")
+        assert s.ask(message={"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "c"}})[0] == 202
+        status, _, body = waiting.result(60)
+        assert status == 200 and "data:" not in body
+    assert server.children()["tools"] == tools
+    assert s.ask("DELETE")[0] == 204
+
+
+def test_one_key_takes_neither_all_calls_nor_all_sessions(server):
+    s = Session(server)
+    s.id = s.ask(message={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {**HELLO, "protocolVersion": "2025-03-26"}})[1]["Mcp-Session-Id"]
+    s.call("sandbox_create", template="base")
+    calls = [{"jsonrpc": "2.0", "id": i, "method": "tools/call", "params": {"name": "sandbox_run_command", "arguments": {"command": "sleep 1000"}}} for i in range(64)]
+    other, key = Session(server).initialize(), server.call("POST", "/api-keys", {"name": "third"})[1]["key"]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(s.ask, message=calls)
+
+        def refused():
+            return "calls are under way" in other.ask(message={**calls[0], "params": {"name": "sandbox_get_info"}})[2]
+        wait_for(refused, what="the key's calls are all taken")
+        third = Session(server, key).initialize()
+        assert "there is no sandbox" in third.ask(message={**calls[0], "params": {"name": "sandbox_get_info"}})[2]
+        assert s.ask("DELETE")[0] == 204
+        with pytest.raises((http.client.HTTPException, OSError)):
+            waiting.result(60)
+    wait_for(lambda: not refused(), what="they have ended")
+    # Sessions that were left behind make room for new ones, those that hold something do not.
+    box = other.call("sandbox_create", template="base").split()[1]
+    left = [Session(server).initialize() for _ in range(70)]
+    assert left[0].ask(message=PING)[0] == 404 and left[-1].ask(message=PING)[0] == 200
+    assert box in other.call("sandbox_run_command", command="hostname")
+    for session in (*left[10:], other, third):
+        session.ask("DELETE")
+    wait_for(lambda: not alive(server), 60, "its sandboxes are ended")
+
+
 def test_a_server_that_stops_ends_the_sessions_sandboxes():
     with serving() as own:
         s = Session(own).initialize()

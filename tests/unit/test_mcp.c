@@ -2,13 +2,16 @@
 #include "unit.h"
 
 #include "base/cleanup.h"
+#include "forward/connection.h"
 #include "forward/forward.h"
 #include "mcp/path.h"
 #include "mcp/run.h"
 #include "mcp/scrub.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const char *scrubbed(const char *text, const char *secret)
 {
@@ -167,6 +170,81 @@ static void redirects_stay_with_the_sandbox(void **state)
 			fail_msg("let through: %s", bad[i]);
 }
 
+/* What came of a connection. */
+struct outcome {
+	size_t got;
+	int ended, why;
+};
+
+static void on_readable(struct connection *c, void *arg)
+{
+	struct outcome *o = arg;
+	assert_int_equal(o->ended, 0);
+	o->got += buf_len(connection_in(c));
+	buf_clear(connection_in(c));
+	connection_set_reading(c, false); /* whoever takes it is slow */
+}
+
+static void on_drained(struct connection *c, void *arg)
+{
+}
+
+static void on_ended(struct connection *c, int why, void *arg)
+{
+	struct outcome *o = arg;
+	o->ended++;
+	o->why = why;
+}
+
+static const struct connection_ops outcome_ops = {on_readable, on_drained, on_ended};
+
+/* To a slow taker the end is told after all that came before it; then the other direction still works. */
+static void an_end_waits_for_what_came_before_it(void **state)
+{
+	enum { ALL = 300000 };
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof(a);
+	cleanup_fd int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(listener, (struct sockaddr *)&a, size), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &size), 0);
+	char url[64];
+	struct destination to;
+	struct error err = {0};
+	struct outcome o = {0};
+	snprintf(url, sizeof(url), "http://127.0.0.1:%u", ntohs(a.sin_port));
+	assert_int_equal(destination_init(&to, url, NULL, NULL, &err), 0);
+	struct loop *l = loop_new();
+	struct connection *c = connection_new(l, &to, &outcome_ops, &o);
+	assert_non_null(c);
+	cleanup_fd int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	cleanup_free char *bytes = calloc(1, ALL);
+	size_t sent = 0;
+	while (o.got < ALL) {
+		ssize_t n = sent < ALL ? send(peer, bytes, ALL - sent, MSG_DONTWAIT) : 0;
+		sent += n > 0 ? (size_t)n : 0;
+		if (n > 0 && sent == ALL)
+			assert_int_equal(shutdown(peer, SHUT_WR), 0);
+		assert_int_equal(o.ended, 0);
+		connection_set_reading(c, true);
+		assert_true(loop_turn(l, 10) >= 0);
+	}
+	assert_int_equal(o.ended, 0); /* reading is off since the last of them */
+	for (int i = 0; i < 1000 && !o.ended; i++) {
+		connection_set_reading(c, true);
+		loop_turn(l, 10);
+	}
+	assert_true(o.ended == 1 && o.why == 0);
+	assert_int_equal(connection_send(c, STR("and back")), 0);
+	assert_int_equal(recv(peer, bytes, 8, MSG_WAITALL), 8);
+	assert_memory_equal(bytes, "and back", 8);
+	connection_shutdown(c);
+	assert_int_equal(recv(peer, bytes, 8, 0), 0);
+	connection_free(c);
+	loop_free(l);
+	destination_done(&to);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -175,6 +253,7 @@ int main(void)
 		cmocka_unit_test(paths_stay_in_the_workspace),
 		cmocka_unit_test(long_output_keeps_both_ends),
 		cmocka_unit_test(redirects_stay_with_the_sandbox),
+		cmocka_unit_test(an_end_waits_for_what_came_before_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
