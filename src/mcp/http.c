@@ -344,13 +344,15 @@ static bool is_initialize(const json_t *m)
 	return json_is_object(m) && str_is(json_str(json_object_get(m, "method")), "initialize");
 }
 
-/* Calls under way of the key's other sessions count, too: each key has its share of the threads. */
+/* Calls under way of the key's other sessions count, too, also of those that end: each key has its share of the threads. */
 static unsigned calls_left(const struct session *s)
 {
+	const struct session *const lists[] = {s->http->sessions, s->http->ending};
 	unsigned others = 0;
-	for (const struct session *o = s->http->sessions; o; o = o->next)
-		if (o != s && str_eq_secret(str_of(o->key), str_of(s->key)))
-			others += mcp_session_running(o->mcp);
+	for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+		for (const struct session *o = lists[i]; o; o = o->next)
+			if (o != s && str_eq_secret(str_of(o->key), str_of(s->key)))
+				others += mcp_session_running(o->mcp);
 	return others < MCP_MAX_CALLS ? MCP_MAX_CALLS - others : 0;
 }
 
@@ -370,7 +372,7 @@ static bool make_room(struct mcp_http *h, const char *key)
 		return false;
 	if (own >= MCP_SESSIONS_OF_KEY)
 		end_session(oldest);
-	return h->n_sessions < MCP_SESSIONS + MCP_SESSIONS_OF_KEY;
+	return h->n_sessions < MCP_SESSIONS;
 }
 
 /* What came at once, and the stream for the rest. */
