@@ -13,6 +13,7 @@
 #include <openssl/hmac.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/vfs.h>
 
 /*
  * Files for the steps of a build (e2b.md A.6). A link names the template and the hash that the client computed of its files, and is signed: whoever has it may send
@@ -142,6 +143,7 @@ struct upload {
 	int fd;            /* -1: the node has not answered yet */
 	bool kept;         /* or there never was a writer */
 	uint64_t writer;
+	uint64_t reserve;  /* free bytes of the disk that are not ours */
 	struct chunk filling, writing;
 	int result;        /* of writing */
 	bool busy, ended;  /* a worker writes; the body is complete */
@@ -233,7 +235,14 @@ static void write_chunk(void *arg)
 {
 	struct api_request *r = arg;
 	struct upload *u = r->work;
-	u->result = fd_write_all(u->fd, u->writing.p, u->writing.n);
+	struct statfs disk;
+	/* The last of the disk is the sandboxes': what an upload took of it they would have to end for. */
+	if (fstatfs(u->fd, &disk) < 0)
+		u->result = -errno;
+	else if (disk.f_bavail * (uint64_t)disk.f_bsize < u->reserve + u->writing.n)
+		u->result = -ENOSPC;
+	else
+		u->result = fd_write_all(u->fd, u->writing.p, u->writing.n);
 }
 
 static void written(struct api_request *r);
@@ -324,6 +333,7 @@ static void opened(const struct node_answer *a, void *arg)
 	}
 	u->fd = a->fd;
 	u->writer = a->body->file_writer.writer;
+	u->reserve = a->body->file_writer.reserve;
 	u->kept = false;
 	if (u->ended)
 		finish(r);

@@ -38,7 +38,7 @@ static const int allowed[] = {
 	SCMP_SYS(timerfd_settime), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(fcntl),
 	/* SQLite's files */
 	SCMP_SYS(openat), SCMP_SYS(pread64), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(fsync), SCMP_SYS(fdatasync), SCMP_SYS(ftruncate),
-	SCMP_SYS(fallocate), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
+	SCMP_SYS(fallocate), SCMP_SYS(fstat), SCMP_SYS(fstatfs), SCMP_SYS(newfstatat), SCMP_SYS(statx), SCMP_SYS(stat), SCMP_SYS(lstat), SCMP_SYS(access),
 	SCMP_SYS(faccessat), SCMP_SYS(faccessat2), SCMP_SYS(unlink), SCMP_SYS(unlinkat), SCMP_SYS(readlink), SCMP_SYS(readlinkat),
 	SCMP_SYS(getcwd), SCMP_SYS(fchmod), SCMP_SYS(fchown),
 	/* specifications of builds (api/template_builds.h) */

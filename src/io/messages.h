@@ -315,7 +315,8 @@ enum {
 #define MSG_FIELDS_file_found(F)                                                                             \
 	F(file_found, 1, BOOL, found, 0, REQUIRED)
 #define MSG_FIELDS_file_writer(F) /* the descriptor: an empty file without a name, for writing */            \
-	F(file_writer, 1, U64, writer, 0, REQUIRED)
+	F(file_writer, 1, U64, writer, 0, REQUIRED)                                                          \
+	F(file_writer, 2, U64, reserve, 0, OPTIONAL) /* free bytes of its disk that who writes it leaves */
 #define MSG_FIELDS_images_page(F)                                                                            \
 	F(images_page, 1, LIST, images, 49152, REQUIRED) /* each a list: name, bytes, seconds since it was last used */ \
 	F(images_page, 2, U64, bytes, 0, REQUIRED) /* of all of them, also those that the list had no room for */ \

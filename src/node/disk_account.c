@@ -449,6 +449,12 @@ int disk_account_room(struct disk_account *d, uint64_t bytes, struct error *err)
 	return 0;
 }
 
+uint64_t disk_account_reserve(struct disk_account *d)
+{
+	struct host_disk disk;
+	return d->host->disk(&disk, d->host->arg) < 0 ? 0 : disk_marks(d->options, disk.total).reserve;
+}
+
 int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err)
 {
 	struct host_disk disk;

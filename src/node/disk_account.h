@@ -82,6 +82,8 @@ enum disk_zone disk_account_zone(const struct disk_account *d);
 
 /* May a file of so many bytes be written beside the sandboxes? 0, or -ENOSPC (507) with *err naming the disk. Looks at the free space now. */
 int disk_account_room(struct disk_account *d, uint64_t bytes, struct error *err);
+/* Free bytes that whoever writes beside the sandboxes leaves. 0 when the disk cannot be looked at. */
+uint64_t disk_account_reserve(struct disk_account *d);
 /* May `mb` more be promised, when `promised` MiB are? 0, or -ENOSPC (507) with *err naming the disk. Looks at the free space now. */
 int disk_account_admit(struct disk_account *d, uint64_t promised, uint64_t mb, struct error *err);
 

@@ -128,8 +128,8 @@ static int check(struct str team, struct str hash, struct error *err)
 
 static void touch(struct node *n, struct file_record *f)
 {
-	f->used_at = n->host->realtime(n->host->arg);
-	records_put_file(n->records, f, STORE_NORMAL, NULL, NULL);
+	if (layers_used(n, &f->used_at))
+		records_put_file(n->records, f, STORE_NORMAL, NULL, NULL);
 }
 
 void upload_find(struct node *n, struct request *r, const struct msg_find_file *m)
@@ -146,6 +146,14 @@ void upload_find(struct node *n, struct request *r, const struct msg_find_file *
 	request_answer(r, MSG_ID_file_found, &found, -1);
 }
 
+static unsigned writers_of(const struct node *n, struct str team)
+{
+	unsigned count = 0;
+	for (const struct file_writer *w = n->uploads.writers; w; w = w->next)
+		count += str_is(team, w->team);
+	return count;
+}
+
 void upload_write(struct node *n, struct request *r, const struct msg_write_file *m)
 {
 	struct error err = {0};
@@ -160,6 +168,9 @@ void upload_write(struct node *n, struct request *r, const struct msg_write_file
 		error_set(&err, -EFBIG, 413, "the file is larger than %lld MiB (build.upload_max)", (long long)n->options->build_upload_max);
 	else if (n->uploads.n_writers >= FILE_WRITERS_MOST)
 		error_set(&err, -EAGAIN, 503, "too many files are being sent");
+	/* A slow client does not keep the others from sending theirs. */
+	else if (writers_of(n, m->team) >= FILE_WRITERS_OF_TEAM)
+		error_set(&err, -EAGAIN, 503, "the team is sending %d files already", FILE_WRITERS_OF_TEAM);
 	else if (disk_account_room(n->disk, n->copying + m->size, &err) == 0 && !(w = calloc(1, sizeof(*w))))
 		error_errno(&err, -ENOMEM, "file");
 	if (w) {
@@ -181,6 +192,8 @@ void upload_write(struct node *n, struct request *r, const struct msg_write_file
 	n->uploads.writers = w;
 	n->uploads.n_writers++;
 	struct msg_file_writer writer = {.writer = w->number};
+	/* How much comes is not always said, and others write meanwhile: who writes looks again. */
+	msg_set(&writer, file_writer, reserve, disk_account_reserve(n->disk));
 	request_answer(r, MSG_ID_file_writer, &writer, w->fd);
 }
 

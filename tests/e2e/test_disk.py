@@ -1,5 +1,7 @@
 """The space account (docs/architecture.md, "Space") on a host file system of 3 GB of its own: it is filled from inside and from outside, and no sandbox loses anything."""
 
+import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 
 import pytest
 from e2b import CommandExitException, NotEnoughSpaceException, Sandbox
@@ -202,6 +205,27 @@ def started(s):
 def more_files(careful, n):
     files = careful.count("file")
     wait_for(lambda: careful.count("file") > files + n, 120, f"{n} more small files")
+
+
+def test_an_upload_leaves_the_reserve(small_host, serve):
+    """How long it is nobody has said: it is refused where sandboxes would have to end for it, and nothing of it is left."""
+    s = serve()
+    status, made = s.call("POST", "/v3/templates", {"name": "large"})
+    assert status == 202
+    status, answer = s.call("GET", f"/templates/{made['templateID']}/files/{'0' * 64}")
+    assert status == 201
+    url = urllib.parse.urlsplit(answer["url"])
+    small_host.take(leave=700 * MIB)
+    c = http.client.HTTPConnection(url.hostname, url.port, timeout=120)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        c.request("PUT", f"{url.path}?{url.query}", body=iter([bytes(MIB)] * 500), encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
+    with contextlib.suppress(ConnectionError):
+        assert c.getresponse().status == 507
+    c.close()
+    assert small_host.lowest > 480 * MIB
+    wait_for(lambda: small_host.free() > 600 * MIB, 30, "its room to come back")
+    assert not list((s.state / "node/files").iterdir())
+    small_host.give_back()
 
 
 def test_writers_inside_cannot_fill_the_host(small_host, serve):
