@@ -31,7 +31,10 @@ struct step {
 	bool device;
 };
 
-enum { STEPS = 96 };
+enum {
+	STEPS = 96,
+	OOM_SCORE = 450, /* killed before anything of the machine's: a build can be made again */
+};
 
 struct plan {
 	const struct jail *j;
@@ -257,6 +260,14 @@ static int write_map(pid_t pid, const char *file, unsigned id)
 	return file_write_value(AT_FDCWD, path, str_n(line, (size_t)n));
 }
 
+static int set_oom_score(pid_t pid)
+{
+	char path[40], text[8];
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+	int n = snprintf(text, sizeof(text), "%d", OOM_SCORE);
+	return file_write_value(AT_FDCWD, path, str_n(text, (size_t)n));
+}
+
 static int handshake(const struct jail *j, pid_t pid, int status, int go, struct error *err)
 {
 	static const char *const steps[] = {"?", "descriptors", "root", "limits", "user namespace", "start", "capabilities", "user", "privileges", "exec"};
@@ -314,7 +325,11 @@ static int start(struct plan *p, struct jailed *ret, struct error *err)
 	struct jailed made = {pid, pidfd};
 	close(steal_fd(&status_write));
 	close(steal_fd(&go_read));
-	int r = handshake(p->j, pid, status_read, go_write, err);
+	int r = set_oom_score(pid);
+	if (r < 0)
+		error_errno(err, r, "memory score of %s %s", p->j->argv[0], p->j->argv[1]);
+	else
+		r = handshake(p->j, pid, status_read, go_write, err);
 	if (r < 0) {
 		syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
 		jail_end(&made);
