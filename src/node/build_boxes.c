@@ -238,13 +238,12 @@ static struct build_box *box_new(struct builder *b, bool probe)
 static void start_failed(struct build_box *x, const struct error *err)
 {
 	struct builder *b = x->builder;
+	bool fails = x->probe && !b->ending;
 	builder_hold(b);
-	if (x->probe)
-		builder_fail(b, err->message, "finalize");
 	refuse(x, err);
-	/* A probe was ended by the failure. */
-	if (x->stage != BOX_ENDS || !x->probe)
-		box_free(x);
+	box_free(x);
+	if (fails)
+		builder_fail(b, err->message, "finalize");
 	builder_let(b);
 }
 
@@ -359,6 +358,7 @@ static void opened(int fd_or_error, void *arg)
 		error_set(&err, fd, 502, "port %u: %s", o->port, strerror(-fd));
 		builder_refuse(o->builder, o->request, &err);
 	}
+	o->builder->n_opening--;
 	builder_let(o->builder);
 	free(o);
 }
@@ -372,6 +372,8 @@ void build_box_open(struct builder *b, uint64_t request, const struct msg_open_b
 		error_set(&err, -ENOENT, 404, "the build has no such sandbox");
 	else if (m->port < 1 || m->port > 65535)
 		error_set(&err, -EINVAL, 400, "port: 1 to 65535");
+	else if (b->n_opening >= BUILDER_OPENING_MOST)
+		error_set(&err, -EAGAIN, 400, "at most %d ports are opened at once", BUILDER_OPENING_MOST);
 	else if (!(o = calloc(1, sizeof(*o))))
 		error_errno(&err, -ENOMEM, "open");
 	if (o) {
@@ -382,6 +384,7 @@ void build_box_open(struct builder *b, uint64_t request, const struct msg_open_b
 			free(o);
 			error_set(&err, r, 503, "port %llu: %s", (unsigned long long)m->port, strerror(-r));
 		} else {
+			b->n_opening++;
 			builder_hold(b);
 		}
 	}

@@ -10,6 +10,11 @@ enum {
 	BUILDER_FILES_MOST = 256, /* of new_file, not unpacked yet */
 	BUILDER_BOXES_MOST = 4,
 	BUILDER_MAKERS_MOST = 8,  /* images being made */
+	BUILDER_OPENING_MOST = 64,
+	BUILDER_KEYS_MOST = 2048, /* that it may make layers of at once */
+	BUILDER_WAITS_MOST = 64,  /* layers of others' that it waits for */
+	BUILDER_UNREAD_MOST = 16384, /* bytes of answers: descriptors wait with them */
+	OTHERS_PATIENCE_S = 60,   /* so long a builder waits for a layer that one of another team makes */
 	BUILDER_MB = 2048,        /* address space, MiB */
 	MAKER_MB = 4096,
 	TICK_S = 1,
@@ -53,7 +58,9 @@ struct builder {
 	struct builder_layer *layers;
 	struct builder_grant *grants;
 	struct build_box *boxes;
-	unsigned n_boxes;
+	unsigned n_boxes, n_opening;
+	unsigned n_keys, n_waits; /* layers.c: locks and grants, waits */
+	bool asked;               /* layers.c, who waits for whom */
 	struct image_maker *makers;
 	unsigned n_makers;
 	bool told;                /* the build has its end */

@@ -239,6 +239,11 @@ void builder_message(struct builder *b, struct chan_message *m)
 	/* Said last, it is the last. */
 	if (b->finishing)
 		return;
+	/* A builder has few requests under way. What it does not read holds memory and descriptors here. */
+	if (b->chan && chan_queued(b->chan) > BUILDER_UNREAD_MOST) {
+		builder_fail(b, "the builder does not read its answers", b->build->r.step);
+		return;
+	}
 	switch (m->header.type) {
 	case MSG_ID_build_log:
 		log_line(b, &m->body->build_log);

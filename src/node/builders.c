@@ -90,9 +90,12 @@ void builder_use(struct builder *b, struct str file)
 
 int builder_grant(struct builder *b, struct str key)
 {
+	if (builder_has_grant(b, key))
+		return 0;
 	struct builder_grant *g = calloc(1, sizeof(*g));
 	if (!g)
 		return -ENOMEM;
+	b->n_keys++;
 	sandbox_copy(g->key, sizeof(g->key), key);
 	g->next = b->grants;
 	b->grants = g;
@@ -113,6 +116,7 @@ void builder_drop_grant(struct builder *b, struct str key)
 		if (str_is(key, (*at)->key)) {
 			struct builder_grant *g = *at;
 			*at = g->next;
+			b->n_keys--;
 			free(g);
 			return;
 		}
@@ -269,6 +273,7 @@ static void on_tick(struct loop_timer *t, void *arg)
 		builder_fail(b, err.message, b->build->r.step);
 	} else {
 		loop_timer_in(t, TICK_S * NS_PER_S);
+		layers_go_on(b);
 	}
 }
 
@@ -300,8 +305,11 @@ static int sealed_file(const char *name, struct str bytes)
 static bool read_file(const char *option, const char *path, size_t max, struct buf *to, struct error *err)
 {
 	int r = *path ? file_read(AT_FDCWD, path, max, to) : 0;
-	if (r < 0)
-		error_errno(err, r, "%s: %s", option, path);
+	if (r < 0) {
+		/* The team reads why its build failed: where the operator's files are is none of its business. */
+		log_error("%s: %s: %s", option, path, strerror(-r));
+		error_errno(err, r, "the server's option %s", option);
+	}
 	return r == 0;
 }
 
@@ -452,5 +460,6 @@ void builder_forget(struct builder *b)
 	image_makers_forget(b);
 	loop_timer_free(b->timer);
 	free(b->result);
+	wipe(&b->auth);
 	free(b);
 }

@@ -238,6 +238,13 @@ static void leave_queue(struct build *b)
 	b->queued = false;
 }
 
+static void remove_log(struct build *b)
+{
+	char path[PATH_MAX];
+	team_build_log_path(b->node, b->r.id, path);
+	unlink(path);
+}
+
 static void build_free(struct build *b)
 {
 	struct node *n = b->node;
@@ -268,8 +275,11 @@ void team_build_let(struct build *b)
 	struct node *n = b->node;
 	b->holds--;
 	n->builds->busy--;
-	if (!b->of && !b->holds)
+	if (!b->of && !b->holds) {
+		/* Its writer was the last that held it. */
+		remove_log(b);
 		build_free(b);
+	}
 	node_stop_check(n);
 }
 
@@ -295,13 +305,6 @@ void team_template_free(struct node *n, struct team_template *t)
 	set_key(&n->builds->references, t, t->r.reference, false);
 	free(t->tags);
 	free(t);
-}
-
-static void remove_log(struct build *b)
-{
-	char path[PATH_MAX];
-	team_build_log_path(b->node, b->r.id, path);
-	unlink(path);
 }
 
 void team_build_forget(struct build *b)
@@ -414,11 +417,24 @@ static struct team_template *old_template(struct node *n, const struct msg_make_
 static bool join(struct node *n, struct request *r, const struct team_template *t)
 {
 	struct build *b = t->builds;
-	if (!b || b->r.status == BUILD_ERROR || (b->r.status == BUILD_READY && !team_build_has_tag(t, b)))
+	if (!b || b->r.status == BUILD_ERROR || (b->r.status == BUILD_READY && !b->recording && !team_build_has_tag(t, b)))
 		return false;
 	bool lost = b->r.status == BUILD_WAITING && now(n) - b->r.created_at > IMAGE_WAITS_S * NS_PER_S;
 	team_build_answer_made(r, b, (struct msg_list){buf_str(&b->r.tags)}, lost);
 	return true;
+}
+
+/* Tags that it will have, when everything that is under way has got its own. */
+static int check_tags(const struct team_template *t, const struct buf *more, struct error *err)
+{
+	size_t n = t->n_tags;
+	struct str rest = buf_str(more), tag;
+	for (const struct build *b = t->builds; b; b = b->older)
+		for (struct str its = buf_str(&b->r.tags); (b->r.status == BUILD_WAITING || b->r.status == BUILD_BUILDING || b->recording) && msg_list_next(&its, &tag);)
+			n += !team_build_find_tag(t, tag) && !str_is(tag, "default");
+	while (msg_list_next(&rest, &tag))
+		n += !team_build_find_tag(t, tag) && !str_is(tag, "default");
+	return n <= TEMPLATE_TAGS_MOST ? 0 : error_set(err, -E2BIG, 400, "tags: template %s would have more than %d: remove some first", t->r.id, TEMPLATE_TAGS_MOST);
 }
 
 struct making {
@@ -494,6 +510,8 @@ void team_build_make(struct node *n, struct request *r, const struct msg_make_te
 	struct team_template *t = NULL;
 	if (check_make(n, m, &err) == 0 && team_build_take_tags(m->tags, &tags, &err) == 0)
 		t = old_template(n, m, &err);
+	if (!err.code && t)
+		check_tags(t, &tags, &err);
 	if (err.code)
 		request_fail(r, &err);
 	else if (!t || !str_is(m->kind, "image") || msg_has(m, make_template, template) || !join(n, r, t))
@@ -887,8 +905,17 @@ void builds_tick(struct node *n)
 
 void builds_stop(struct node *n)
 {
-	/* team_build_failed() of a queued one changes no map, and frees nothing before the record is written. */
-	map_foreach(&n->builds->by_id, s) team_build_abandon(s->value, "the server was stopped");
+	size_t before;
+	/* One whose template is deleted may be freed at once, which moves the others. */
+	do {
+		before = n->builds->by_id.count;
+		map_foreach(&n->builds->by_id, s)
+		{
+			team_build_abandon(s->value, "the server was stopped");
+			if (n->builds->by_id.count != before)
+				break;
+		}
+	} while (n->builds->by_id.count != before);
 }
 
 bool builds_stopped(const struct node *n)

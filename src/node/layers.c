@@ -92,6 +92,7 @@ struct layer_wait {
 	bool make;
 	layers_go_fn *go; /* NULL: the builder itself asks */
 	void *arg;
+	int64_t since;    /* boottime */
 };
 
 struct layer_lock {
@@ -100,25 +101,52 @@ struct layer_lock {
 	struct layer_wait *waits;
 };
 
-/* Does b wait, itself or by others, for what `whom` holds? Then he must not be waited for. */
-static bool waits_for(const struct node *n, const struct builder *b, const struct builder *whom, unsigned depth)
+/* Each builder is asked once, however many ways lead to it. */
+static bool leads_to(const struct node *n, struct builder *b, const struct builder *whom)
 {
+	b->asked = true;
 	map_foreach(&n->layers.locks, s)
 	{
 		const struct layer_lock *k = s->value;
 		for (const struct layer_wait *w = k->waits; w; w = w->next)
-			if (w->builder == b && k->holder && (k->holder == whom || (depth && waits_for(n, k->holder, whom, depth - 1))))
+			if (w->builder == b && k->holder && (k->holder == whom || (!k->holder->asked && leads_to(n, k->holder, whom))))
 				return true;
 	}
 	return false;
+}
+
+/* Does b wait, itself or by others, for what `whom` holds? Then he must not be waited for. */
+static bool waits_for(const struct node *n, struct builder *b, const struct builder *whom)
+{
+	map_foreach(&n->layers.locks, s)
+	{
+		const struct layer_lock *k = s->value;
+		if (k->holder)
+			k->holder->asked = false;
+	}
+	return leads_to(n, b, whom);
+}
+
+static bool same_team(const struct builder *a, const struct builder *b)
+{
+	return a->build->of && b->build->of && strcmp(a->build->of->r.team, b->build->of->r.team) == 0;
+}
+
+bool layers_used(const struct node *n, int64_t *used_at)
+{
+	int64_t at = now(n);
+	if (at >= *used_at && at - *used_at < USED_GRAIN_S * NS_PER_S)
+		return false;
+	*used_at = at;
+	return true;
 }
 
 static void answer_found(struct builder *b, uint64_t request, struct layer_record *l)
 {
 	struct node *n = b->node;
 	struct msg_layer m = {0};
-	l->used_at = now(n);
-	records_put_layer(n->records, l, STORE_NORMAL, NULL, NULL);
+	if (layers_used(n, &l->used_at))
+		records_put_layer(n->records, l, STORE_NORMAL, NULL, NULL);
 	builder_use(b, str_of(l->file));
 	msg_set(&m, layer, file, str_of(l->file));
 	msg_set(&m, layer, size, l->size);
@@ -171,6 +199,8 @@ static void wait_for(struct layer_lock *k, const struct layer_wait *what)
 		abort();
 	*w = *what;
 	w->next = NULL;
+	w->since = w->builder->node->host->boottime(w->builder->node->host->arg);
+	w->builder->n_waits++;
 	while (*at)
 		at = &(*at)->next;
 	*at = w;
@@ -190,12 +220,14 @@ static void look(const struct layer_wait *w, struct str key)
 		return;
 	}
 	struct layer_lock *k = lock_of(n, key, w->make);
-	if (k && k->holder && k->holder != b && !waits_for(n, k->holder, b, 8)) {
+	if (k && k->holder && k->holder != b && b->n_waits < BUILDER_WAITS_MOST && !waits_for(n, k->holder, b)) {
 		wait_for(k, w);
 		return;
 	}
-	if (k && w->make && !k->holder)
+	if (k && w->make && !k->holder) {
 		k->holder = b;
+		b->n_keys++;
+	}
 	/* Two that would wait for each other both make it. */
 	if (w->make && k->holder != b && builder_grant(b, key) < 0)
 		abort();
@@ -207,6 +239,12 @@ static void look(const struct layer_wait *w, struct str key)
 
 void layers_find(struct builder *b, uint64_t request, struct str key, bool make)
 {
+	struct error err;
+	if (make && b->n_keys >= BUILDER_KEYS_MOST) {
+		error_set(&err, -E2BIG, 400, "at most %d layers are made by a builder at once", BUILDER_KEYS_MOST);
+		builder_refuse(b, request, &err);
+		return;
+	}
 	look(&(struct layer_wait){.builder = b, .request = request, .make = make}, key);
 }
 
@@ -229,10 +267,13 @@ void layers_released(struct node *n, struct str key)
 		return;
 	sandbox_copy(copy, sizeof(copy), str_of(k->key));
 	struct layer_wait *waits = k->waits;
+	if (k->holder)
+		k->holder->n_keys--;
 	free(k);
 	while (waits) {
 		struct layer_wait *w = waits;
 		waits = w->next;
+		w->builder->n_waits--;
 		look(w, str_of(copy));
 		free(w);
 	}
@@ -246,6 +287,41 @@ void layers_give(struct builder *b, struct str key)
 		layers_released(b->node, str_of(k->key));
 }
 
+/* A wait of the builder's that has lasted too long, taken out; it may make the layer itself. NULL: there is none. */
+static struct layer_wait *take_overdue(struct builder *b)
+{
+	struct node *n = b->node;
+	int64_t since = n->host->boottime(n->host->arg) - OTHERS_PATIENCE_S * NS_PER_S;
+	map_foreach(&n->layers.locks, s)
+	{
+		struct layer_lock *k = s->value;
+		for (struct layer_wait **at = &k->waits; *at && k->holder && !same_team(b, k->holder); at = &(*at)->next) {
+			struct layer_wait *w = *at;
+			if (w->builder != b || w->since > since)
+				continue;
+			*at = w->next;
+			b->n_waits--;
+			if (w->make && builder_grant(b, str_of(k->key)) < 0)
+				abort();
+			return w;
+		}
+	}
+	return NULL;
+}
+
+void layers_go_on(struct builder *b)
+{
+	builder_hold(b);
+	for (struct layer_wait *w; b->n_waits && !b->ending && (w = take_overdue(b));) {
+		if (w->go)
+			w->go(w->arg, false);
+		else
+			answer_none(b, w->request);
+		free(w);
+	}
+	builder_let(b);
+}
+
 /* What it waits for is not asked any more, and what it holds is somebody else's. */
 void layers_leave(struct builder *b)
 {
@@ -257,6 +333,7 @@ void layers_leave(struct builder *b)
 			struct layer_wait *w = *at;
 			if (w->builder == b) {
 				*at = w->next;
+				b->n_waits--;
 				if (w->go)
 					w->go(w->arg, false);
 				free(w);

@@ -16,7 +16,9 @@ struct builder;
 enum {
 	LAYER_KEY = 200,          /* as it is kept */
 	BUILDER_KEY = 128,        /* as a builder says it */
-	FILE_WRITERS_MOST = 64, /* at once */
+	FILE_WRITERS_MOST = 64,   /* at once */
+	FILE_WRITERS_OF_TEAM = 16,
+	USED_GRAIN_S = 60,        /* when something was asked for last is recorded to this */
 };
 
 /* At start. 0 or -errno. */
@@ -40,6 +42,10 @@ typedef void layers_go_fn(void *arg, bool answered);
 void layers_find_for(struct builder *b, uint64_t request, struct str key, layers_go_fn *go, void *arg);
 /* Whether a layer's name says that it has directories which it only implies (image/unpack.h). */
 bool layers_implied(const char *file);
+/* Now and then: what a builder of another team makes is waited for a while only, for that team says how fast its registry is. Then both make it. */
+void layers_go_on(struct builder *b);
+/* Somebody has asked for it now: true when that is to be recorded. */
+bool layers_used(const struct node *n, int64_t *used_at);
 /* The builder may make that layer. */
 bool layers_granted(const struct builder *b, struct str key);
 /* It is there: durable and in the builder's use. Recorded, then done(arg) is called; who waits is answered. */

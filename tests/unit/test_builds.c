@@ -172,6 +172,7 @@ static void refused(unsigned type, unsigned status, const char *text)
 /* The front's side */
 
 static char template_id[21], build_id[37];
+static const char *builds_team = "team-1";
 
 static unsigned make_named(const char *team, const char *name, const char *kind, const char *reference)
 {
@@ -188,14 +189,14 @@ static unsigned make_named(const char *team, const char *name, const char *kind,
 
 static void make(const char *name)
 {
-	assert_int_equal(make_named("team-1", name, "e2b", NULL), MSG_ID_build_made);
+	assert_int_equal(make_named(builds_team, name, "e2b", NULL), MSG_ID_build_made);
 	assert_true(got.build_made.made);
 }
 
 static unsigned start_with(const char *base)
 {
 	struct error err = {0};
-	struct msg_start_build m = {.team = STR("team-1"), .build = str_of(build_id)};
+	struct msg_start_build m = {.team = str_of(builds_team), .build = str_of(build_id)};
 	if (base)
 		msg_set(&m, start_build, base, str_of(base));
 	int spec = memfd_create("spec", MFD_CLOEXEC);
@@ -538,6 +539,70 @@ static void two_that_would_wait_for_each_other_do_not(void **state)
 	struct msg_drop_layer drop = {.key = STR("oci:2222")};
 	assert_int_equal(ask(b, MSG_ID_drop_layer, &drop), MSG_ID_ok);
 	assert_int_equal(reply(a, waits, NULL), MSG_ID_layer);
+}
+
+/* What another team makes is waited for a while only: its registry may be as slow as it likes. */
+static void another_team_keeps_nobody_waiting(void **state)
+{
+	options.build_max = 8;
+	builds_team = "team-2";
+	struct seat *slow = begin("slow");
+	builds_team = "team-1";
+	struct seat *a = begin("a"), *b = begin("b");
+	assert_int_equal(find(slow, "oci:1111", true), MSG_ID_layer);
+	struct msg_find_layer m = {.key = STR("oci:1111"), .make = true};
+	uint64_t waits = say(a, MSG_ID_find_layer, &m);
+	settle();
+	assert_int_equal(find(a, "oci:2222", true), MSG_ID_layer);
+	m.key = STR("oci:2222");
+	uint64_t waits_too = say(b, MSG_ID_find_layer, &m);
+	settle();
+	machine.boot_shift += 61 * NS_PER_S;
+	assert_int_equal(reply(a, waits, NULL), MSG_ID_layer); /* and makes it, too */
+	assert_false(msg_has(&got.layer, layer, file));
+	char digest[72];
+	digest_of("blob", digest);
+	refused(reply(a, unpack(a, "oci:1111", new_file(a, "blob", false), digest), NULL), 400, "that of these blobs is");
+	/* Of its own team it waits on. */
+	struct msg_drop_layer drop = {.key = STR("oci:2222")};
+	assert_int_equal(ask(a, MSG_ID_drop_layer, &drop), MSG_ID_ok);
+	assert_int_equal(reply(b, waits_too, NULL), MSG_ID_layer);
+	kill(slow->pid, SIGKILL);
+	kill(a->pid, SIGKILL);
+	kill(b->pid, SIGKILL);
+	for (int i = 0; i < 2000 && node->builds->running; i++)
+		loop_turn(loop, 5);
+	assert_int_equal(node->layers.locks.count, 0);
+}
+
+static void a_builder_locks_so_many_layers(void **state)
+{
+	struct seat *s = begin("greedy");
+	char key[32];
+	for (int i = 0; i < BUILDER_KEYS_MOST; i++) {
+		snprintf(key, sizeof(key), "oci:%d", i);
+		assert_int_equal(find(s, key, true), MSG_ID_layer);
+	}
+	refused(find(s, "oci:more", true), 400, "at most 2048");
+	assert_int_equal(find(s, "oci:7", true), MSG_ID_error);
+	assert_int_equal(find(s, "oci:more", false), MSG_ID_layer);
+	struct msg_drop_layer drop = {.key = STR("oci:7")};
+	assert_int_equal(ask(s, MSG_ID_drop_layer, &drop), MSG_ID_ok);
+	assert_int_equal(find(s, "oci:more", true), MSG_ID_layer);
+	kill(s->pid, SIGKILL);
+	expect_error(await(), 400, "killed");
+	settle();
+	assert_int_equal(node->layers.locks.count, 0);
+}
+
+/* Answers hold memory and descriptors until they are read. */
+static void a_builder_reads_what_it_asks_for(void **state)
+{
+	struct seat *s = begin("deaf");
+	struct msg_open_file m = {.hash = STR("0000000000000000000000000000000000000000000000000000000000000000")};
+	for (int i = 0; i < 100000 && msg_send_fd(s->fds[0], MSG_ID_open_file, &m, ++last_say, NULL, 0, NULL) >= 0; i++)
+		loop_turn(loop, 0);
+	expect_error(await(), 400, "does not read its answers");
 }
 
 /* What follows from steps is of one team. */
@@ -967,8 +1032,16 @@ static void names_move_within_a_team(void **state)
 static void deleting_ends_what_is_building(void **state)
 {
 	struct seat *s = begin("app");
+	char log[64];
+	struct msg_build_log line = {.level = 1, .message = STR("hello")};
+	snprintf(log, sizeof(log), "builds/%s.log", build_id);
+	say(s, MSG_ID_build_log, &line);
+	settle();
+	assert_true(exists(log));
+	say(s, MSG_ID_build_log, &line);
 	assert_int_equal(delete_template(NULL, false), MSG_ID_ok);
 	settle();
+	assert_false(exists(log));
 	assert_int_equal(told(s, NULL, NULL), 0); /* its channel is closed */
 	assert_int_equal(node->builds->by_id.count, 0);
 	assert_int_equal(node->builds->running, 0);
@@ -1063,6 +1136,18 @@ static void a_front_that_goes_leaves_no_writers(void **state)
 	open_front();
 }
 
+static void a_team_leaves_others_their_turn(void **state)
+{
+	struct msg_write_file m = {.team = STR("team-1"), .hash = str_of(hash), .size = 4};
+	for (int i = 0; i < FILE_WRITERS_OF_TEAM; i++) {
+		assert_int_equal(answer(send_front(MSG_ID_write_file, &m)), MSG_ID_file_writer);
+		assert_true(got.file_writer.reserve > 0);
+	}
+	expect_error(answer(send_front(MSG_ID_write_file, &m)), 503, "16 files already");
+	m.team = STR("team-2");
+	assert_int_equal(answer(send_front(MSG_ID_write_file, &m)), MSG_ID_file_writer);
+}
+
 /* A snapshot as what a build is made on: it may be deleted then. */
 static void a_build_stands_on_a_snapshot(void **state)
 {
@@ -1119,6 +1204,43 @@ static void a_probe_decides(void **state)
 	expect_error(await(), 400, "exit status 3");
 }
 
+static void a_probe_without_room_is_a_failure(void **state)
+{
+	struct msg_make_template big = {.team = STR("team-1"), .name = STR("big"), .kind = STR("e2b"), .tags = {STR("")}};
+	msg_set(&big, make_template, memory_mb, 1048576);
+	assert_int_equal(answer(send_front(MSG_ID_make_template, &big)), MSG_ID_build_made);
+	sandbox_copy(build_id, sizeof(build_id), got.build_made.build);
+	assert_int_equal(start_with(TEMPLATE), MSG_ID_ok);
+	struct seat *s = next_seat("builder");
+	assert_int_equal(told(s, NULL, NULL), MSG_ID_build_begin);
+	struct msg_build_done m = {.description = str_of(WITH_SERVICE)};
+	msg_set(&m, build_done, probe, true);
+	say(s, MSG_ID_build_done, &m);
+	expect_error(await(), 400, "memory");
+	settle();
+	assert_int_equal(node->builds->running, 0);
+}
+
+static void a_template_has_so_many_tags(void **state)
+{
+	cleanup_buf struct buf tags = BUF_INIT;
+	char tag[16];
+	struct msg_make_template m = {.team = STR("team-1"), .name = STR("tagged"), .kind = STR("e2b")};
+	for (int i = 0; i < 64; i++) {
+		buf_clear(&tags);
+		snprintf(tag, sizeof(tag), "v%d", i);
+		msg_list_add(&tags, str_of(tag));
+		m.tags.raw = buf_str(&tags);
+		assert_int_equal(answer(send_front(MSG_ID_make_template, &m)), MSG_ID_build_made);
+	}
+	buf_clear(&tags);
+	msg_list_add(&tags, STR("v64"));
+	m.tags.raw = buf_str(&tags);
+	expect_error(answer(send_front(MSG_ID_make_template, &m)), 400, "more than 64");
+	m.tags.raw = STR("");
+	assert_int_equal(answer(send_front(MSG_ID_make_template, &m)), MSG_ID_build_made);
+}
+
 /* What an older server has left is there, and has room for templates. */
 static void records_of_schema_3_are_taken_over(void **state)
 {
@@ -1156,7 +1278,8 @@ int main(void)
 		T(a_builder_may_end_at_any_step), T(a_build_has_its_time), T(a_build_has_its_room), T(too_many_files_are_refused), T(builds_wait_for_their_turn), T(logs_are_paged),
 		T(a_flood_of_logs_is_cut), T(tags_move_and_old_builds_go), T(delete_waits_for_sandboxes_or_is_forced), T(what_is_old_goes_by_itself), T(an_image_is_built_once),
 		T(a_restart_in_the_middle_leaves_an_error), T(stop_ends_builds), T(names_move_within_a_team), T(deleting_ends_what_is_building), T(wrong_requests_are_refused),
-		T(files_are_kept_whole), T(a_front_that_goes_leaves_no_writers), T(a_build_stands_on_a_snapshot), T(a_probe_decides), T(records_of_schema_3_are_taken_over),
+		T(files_are_kept_whole), T(a_front_that_goes_leaves_no_writers), T(a_build_stands_on_a_snapshot), T(a_probe_decides), T(a_probe_without_room_is_a_failure), T(another_team_keeps_nobody_waiting), T(a_builder_locks_so_many_layers),
+		T(a_builder_reads_what_it_asks_for), T(a_template_has_so_many_tags), T(a_team_leaves_others_their_turn), T(records_of_schema_3_are_taken_over),
 	};
 	return node_world_run(tests);
 }
