@@ -546,6 +546,18 @@ def test_whatever_is_posted_gets_a_whole_answer_and_harms_nothing(server):
     assert s.ask("DELETE")[0] == 204
 
 
+def test_of_images_as_many_as_an_answer_can_hold_arrive(server):
+    s = Session(server).initialize()
+    s.call("sandbox_create", template="code-interpreter-v1")
+    code = "for i in range(6):\n    display({'image/png': 'A' * 1000000, 'text/plain': 'y' * 200000}, raw=True)"
+    _, _, body = s.ask(message={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox_run_code", "arguments": {"code": code}}})
+    content = json.loads(body.split("data: ", 1)[1].split("\n")[0])["result"]["content"]
+    assert [len(c["data"]) for c in content[1:]] == [1000000] * 4
+    assert "bytes are left out here" in content[0]["text"] and content[0]["text"].endswith("2 images are left out: too many, or too big.")
+    assert s.ask("DELETE")[0] == 204
+    wait_for(lambda: not alive(server), 60, "its sandboxes are ended")
+
+
 def test_one_key_takes_neither_all_calls_nor_all_sessions(server):
     s = Session(server)
     s.id = s.ask(message={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {**HELLO, "protocolVersion": "2025-03-26"}})[1]["Mcp-Session-Id"]
