@@ -116,7 +116,15 @@ static bool takes_id(struct post *p, const char *id)
 	return false;
 }
 
-/* An answer (not a notification) to one of its requests, or that there will be none; all of them, when it is a batch. */
+/* Requests that were refused as a whole, or without their id, are answered as well; those that were cancelled are not waited for. */
+static void drop_settled(struct post *p)
+{
+	for (size_t i = p->n_ids; i--;)
+		if (!mcp_session_waits(p->session->mcp, p->ids[i]))
+			drop_id(p, i);
+}
+
+/* An answer (not a notification) to one of its requests; all of them, when it is a batch. */
 static void note_answered(struct post *p, struct str message, const char *related)
 {
 	if (message.n && message.p[0] == '[')
@@ -138,7 +146,9 @@ static void on_send(struct str message, const char *related, void *arg)
 			p = p->next;
 	if (!p)
 		return;
-	if (related)
+	if (!message.n)
+		drop_settled(p);
+	else if (related)
 		note_answered(p, message, related);
 	if (p == s->taking) {
 		if (message.n && buf_len(&p->answers))
@@ -458,10 +468,7 @@ static void take_message(struct post *p)
 	mcp_session_limit(s->mcp, calls_left(s));
 	bool requests = mcp_session_take(s->mcp, buf_str(&p->body), first && !id.n ? &created : NULL);
 	s->taking = NULL;
-	/* What was refused as a whole, or without its id, is answered as well. */
-	for (size_t i = p->n_ids; i--;)
-		if (!mcp_session_waits(s->mcp, p->ids[i]))
-			drop_id(p, i);
+	drop_settled(p);
 	buf_done(&p->body);
 	bool useless = first && !id.n && !created;
 	if (useless) { /* a session that was not initialized is none */

@@ -542,6 +542,13 @@ def test_whatever_is_posted_gets_a_whole_answer_and_harms_nothing(server):
         assert s.ask(message={"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "c"}})[0] == 202
         status, _, body = waiting.result(60)
         assert status == 200 and "data:" not in body
+        # All of a batch likewise.
+        waiting = pool.submit(s.ask, message=[{**call, "id": i, "params": {"name": "sandbox_run_command", "arguments": {"command": f"touch b{i}; sleep 1000"}}} for i in (11, 12)])
+        wait_for(lambda: {"b11", "b12"} <= {line.split()[0] for line in s.call("sandbox_list_files", path=".").split("\n")}, what="they run")
+        for i in (11, 12):
+            s.ask(message={"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": i}})
+        status, _, body = waiting.result(60)
+        assert status == 200 and "data:" not in body
     assert server.children()["tools"] == tools
     assert s.ask("DELETE")[0] == 204
 
