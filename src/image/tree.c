@@ -207,7 +207,7 @@ static struct dir *make_dir(struct tree *t, struct node *n, struct error *err)
 		struct dir *d = new_dir(t, n->parent, n, err);
 		if (!d)
 			return NULL;
-		d->opaque = n->kind != NODE_GONE;
+		d->opaque = d->fresh = n->kind != NODE_GONE;
 		drop(n);
 		n->kind = NODE_DIRECTORY;
 		n->dir = d;
@@ -328,7 +328,7 @@ static int white_out(struct tree *t, struct dir *d, struct str name, struct erro
 		return err->code;
 	bool ours = n->layer == t->layer;
 	if (n->kind == NODE_DIRECTORY && ours) {
-		n->dir->opaque = true;
+		n->dir->opaque = n->dir->fresh = true;
 		hide_below(t, n->dir);
 	} else if (n->kind == NODE_GONE || !ours) {
 		drop(n);

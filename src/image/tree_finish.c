@@ -124,7 +124,7 @@ static int settle_node(struct finish *f, struct node *n, bool covered)
 		return settle_other(f, n);
 	size_t before = buf_len(&f->path);
 	int r = add_name(f, n);
-	if (r == 0 && n->dir->implied && !n->dir->opaque && !covered)
+	if (r == 0 && n->dir->implied && !n->dir->fresh && !covered)
 		r = settle_implied(f, n->dir);
 	if (r == 0)
 		r = buf_add_c(&f->path, "/") < 0 ? no_memory(f) : settle(f, n->dir, covered);
@@ -221,7 +221,10 @@ static int put(struct finish *f, struct dir *d, bool write)
 		return r;
 	if (d->opaque || d->guessed) {
 		buf_add_str(&xattrs, attr.xattrs);
-		r = erofs_xattr_add(&xattrs, str_of(d->opaque ? "trusted.overlay.opaque" : TREE_IMPLIED), STR("y"));
+		if (d->opaque)
+			r = erofs_xattr_add(&xattrs, STR("trusted.overlay.opaque"), STR("y"));
+		if (r == 0 && d->guessed)
+			r = erofs_xattr_add(&xattrs, STR(TREE_IMPLIED), STR("y"));
 		attr.xattrs = buf_str(&xattrs);
 	}
 	if (r == 0)

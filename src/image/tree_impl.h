@@ -46,6 +46,7 @@ struct dir {
 	bool implied;      /* nothing was said about it */
 	bool guessed;      /* nor by what is below */
 	bool opaque;
+	bool fresh;        /* in the place of what is below, not the same directory: it takes nothing over from there */
 	struct erofs_place place;
 };
 

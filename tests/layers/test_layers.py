@@ -209,6 +209,46 @@ class Marks(Case):
         self.assertEqual([stat.S_IMODE(os.stat(at / d).st_mode) for d in ("a", "var/tmp", "tmp")], [0o755, 0o1777, 0o1777])
 
 
+class Sizes(Case):
+    def test_directories(self):
+        """More names than 16 bits count, names as long as there may be, and directories whose names fill blocks."""
+        layer = Layer().dir("many").dir("long")
+        for i in range(65540):
+            layer.add(f"many/{i}")
+        for i in range(500):
+            layer.add(f"long/{i:04}" + "n" * 251, b"%d" % i)
+        at = self.mounted(self.image([layer]))
+        self.assertEqual(len(os.listdir(at / "many")), 65540)
+        self.assertTrue((at / "many/0").exists() and (at / "many/65539").exists() and not (at / "many/65540").exists())
+        self.assertEqual([(at / "long" / (f"{i:04}" + "n" * 251)).read_bytes() for i in range(500)], [b"%d" % i for i in range(500)])
+
+    def test_attributes_around_a_block(self):
+        """Of a file, an empty one and a directory with many names: up to a block with the inode, and beyond."""
+        for n in (3000, 3990, 4000, 4010, 4020, 4090, 8192, 60000):
+            value = b"x" * n
+            said = {"pax_headers": xattrs(user__x=value)}
+            layer = Layer().dir("d", **said).add("d/f", b"y" * 100, **said).add("d/g", b"z" * 5000, **said).add("d/e", **said)
+            for i in range(300):
+                layer.add(f"d/{i}")
+            at = self.mounted(self.image([layer]))
+            self.assertEqual([os.getxattr(at / name, "user.x") for name in ("d", "d/f", "d/g", "d/e")], [value] * 4, n)
+            self.assertEqual([(at / "d/f").read_bytes(), (at / "d/g").read_bytes(), len(os.listdir(at / "d"))], [b"y" * 100, b"z" * 5000, 303], n)
+
+    def test_holes_in_every_place(self):
+        for pieces, size in [([(0, 4096)], 8192), ([(4096, 4096)], 8192), ([(100, 10)], 5000), ([], 4096), ([], 1), ([(0, 1)], 4097), ([(0, 8192)], 12288), ([(8195, 100)], 12365), ([(7, 1)], 1 << 33)]:
+            file = self.dir / "sparse"
+            with open(file, "wb") as f:
+                for at, n in pieces:
+                    f.seek(at)
+                    f.write(os.urandom(n))
+                f.truncate(size)
+            raw = subprocess.run(["tar", "-C", self.dir, "--format=posix", "-S", "-cf", "-", "sparse"], check=True, capture_output=True).stdout
+            made = self.mounted(self.image([self.blob(raw)])) / "sparse"
+            self.assertEqual(made.stat().st_size, size)
+            with open(file, "rb") as a, open(made, "rb") as b:
+                self.assertEqual(a.read(1 << 20), b.read(1 << 20), (pieces, size))
+
+
 class Entries(Case):
     def test_dropped(self):
         """112: an image brings neither overlayfs' marks, nor labels of another machine, nor devices"""
@@ -443,10 +483,12 @@ class Merge(Case):
     def test_fitted_to_what_is_below(self):
         """An image that was made without knowledge of those below: directories it implies are as they are below, names it hides in vain are in no listing."""
         base = [
-            self.mounted(self.image([Layer().dir("home").dir("home/u", mode=0o700, uid=1000, gid=1000, mtime=5, pax_headers=xattrs(user__k=b"v")).dir("tmp", mode=0o1777).dir("lost", mode=0o711)])),
+            self.mounted(self.image([Layer().dir("home").dir("home/u", mode=0o700, uid=1000, gid=1000, mtime=5, pax_headers=xattrs(user__k=b"v")).dir("tmp", mode=0o1777).dir("lost", mode=0o711)
+                                      .dir("opaque", mode=0o750, uid=7, gid=8).add("opaque/low").dir("turned", mode=0o700, uid=7).add("turned/low")])),
             self.mounted(self.image([Layer().add("home/u/g").add(".wh.lost")])),
         ]
-        upper = self.image([Layer().add("home/u/f").dir("new").add("new/x").add("new/y").add("tmp/f").add("lost/f"), Layer().add("new/.wh.x").add("home/u/.wh.g")])
+        first = Layer().add("home/u/f").dir("new").add("new/x").add("new/y").add("tmp/f").add("lost/f").add("opaque/n").add("opaque/.wh..wh..opq").add("opaque/m").add(".wh.turned").add("turned/n")
+        upper = self.image([first, Layer().add("new/.wh.x").add("home/u/.wh.g")])
         self.assertTrue(self.said["guessed"])
         wrong = self.overlay([*base, self.mounted(upper)])
         self.assertEqual(os.stat(wrong / "home/u").st_uid, 0)
@@ -463,6 +505,12 @@ class Merge(Case):
         self.assertEqual(stat.S_IMODE(os.stat(stacked / "tmp").st_mode), 0o1777)
         self.assertEqual(stat.S_IMODE(os.stat(stacked / "lost").st_mode), 0o755)
         self.assertEqual([os.listxattr(at / d) for d in ("home/u", "tmp", "lost")], [["user.k"], [], []])
+        # 106: what is hidden is what it holds; 107: what was removed is another one.
+        for name, names, wanted in (("opaque", ["m", "n"], (7, 8, 0o750)), ("turned", ["n"], (0, 0, 0o755))):
+            st = os.stat(stacked / name)
+            self.assertEqual((st.st_uid, st.st_gid, stat.S_IMODE(st.st_mode)), wanted)
+            self.assertEqual(sorted(os.listdir(stacked / name)), names)
+            self.assertEqual(os.listxattr(at / name), ["trusted.overlay.opaque"])
 
     def test_refused(self):
         for name, value in [("redirect", b"/x"), ("metacopy", b""), ("opaque", b"x"), ("whiteout", b"")]:
