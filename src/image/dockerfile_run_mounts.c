@@ -26,6 +26,7 @@ struct one {
 struct df_mounts {
 	struct df_stage *stage;
 	struct one *all;
+	struct one **order; /* of placing: as they were given, but one above another before that */
 	size_t n;
 };
 
@@ -77,6 +78,24 @@ static int open_one(struct df_stage *s, struct str text, struct one *o, struct b
 	return o->asked.type == DF_MOUNT_BIND ? open_bind(s, o, what, err) : 0;
 }
 
+static bool is_below(const char *path, const char *above)
+{
+	size_t n = strlen(above);
+	return strncmp(path, above, n) == 0 && path[n] == '/';
+}
+
+/* They themselves stay where they are: their COPYs point into them. */
+static void put_in_order(struct df_mounts *m)
+{
+	for (size_t i = 0; i < m->n; i++) {
+		size_t at = 0;
+		while (at < i && !is_below(m->order[at]->target, m->all[i].target))
+			at++;
+		memmove(&m->order[at + 1], &m->order[at], (i - at) * sizeof(*m->order));
+		m->order[at] = &m->all[i];
+	}
+}
+
 int df_mounts_open(struct df_stage *s, const struct dockerfile_instruction *i, struct df_mounts **ret, struct buf *what, struct error *err)
 {
 	size_t n = 0;
@@ -89,18 +108,21 @@ int df_mounts_open(struct df_stage *s, const struct dockerfile_instruction *i, s
 		return no_memory(err);
 	m->stage = s;
 	m->all = calloc(n, sizeof(*m->all));
-	int r = m->all ? 0 : no_memory(err);
+	m->order = calloc(n, sizeof(*m->order));
+	int r = m->all && m->order ? 0 : no_memory(err);
 	for (size_t k = 0; k < i->n_flags && r == 0; k++) {
 		if (!str_is(i->flags[k].name, "mount"))
 			continue;
 		m->all[m->n].kept = -1;
 		r = open_one(s, i->flags[k].value, &m->all[m->n++], what, err);
 	}
-	if (r < 0)
+	if (r < 0) {
 		df_mounts_free(m);
-	else
-		*ret = m;
-	return r;
+		return r;
+	}
+	put_in_order(m);
+	*ret = m;
+	return 0;
 }
 
 void df_mounts_free(struct df_mounts *m)
@@ -111,8 +133,10 @@ void df_mounts_free(struct df_mounts *m)
 		if (m->all[i].kept >= 0)
 			close(m->all[i].kept);
 	}
-	if (m)
+	if (m) {
 		free(m->all);
+		free(m->order);
+	}
 	free(m);
 }
 
@@ -174,7 +198,7 @@ int df_mounts_place(struct df_mounts *m, struct box *box, struct error *err)
 {
 	int r = 0;
 	for (size_t i = 0; i < m->n && r == 0; i++)
-		r = place(m, &m->all[i], box, err);
+		r = place(m, m->order[i], box, err);
 	return r;
 }
 
@@ -207,7 +231,7 @@ int df_mounts_take_away(struct df_mounts *m, struct box *box, struct error *err)
 {
 	int r = 0;
 	for (size_t i = m->n; i > 0 && r == 0; i--) {
-		struct one *o = &m->all[i - 1];
+		struct one *o = m->order[i - 1];
 		r = envd_remove(&box->envd, o->target, err);
 		if (r == 0 && o->kept >= 0)
 			r = put_back(o, box, err);

@@ -105,7 +105,7 @@ RUN id -u > who; pwd > where; echo "$GREETING" > greeting
 EXPOSE 8080
 STOPSIGNAL SIGINT
 ENTRYPOINT ["/bin/sh", "-c", "id -u > /tmp/service; pwd >> /tmp/service; echo $GREETING $0 >> /tmp/service; exec sleep 100000"]
-CMD ["argument"]
+CMD ["argument", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "20"]
 """
 
 # Until the service has written all of its three lines.
@@ -236,10 +236,12 @@ def test_a_number_is_a_user_and_mounts_are_for_one_command(cli, project, inside)
     project.write({
         "Dockerfile": "FROM BASE\nRUN mkdir -p /cache/old && echo kept > /cache/old/file && chmod 775 /cache\nWORKDIR /w\n"
         "RUN --mount=type=cache,target=/cache --mount=type=bind,source=list,target=list --mount=from=BASE,source=/etc/group,target=/g2 "
-        "ls /cache > /seen; cat list >> /seen; head -n 1 /g2 >> /seen; touch /cache/new list2\nUSER 1234:0\nRUN id -u > /tmp/id\n", "list": "of the context\n"})
+        "ls /cache > /seen; cat list >> /seen; head -n 1 /g2 >> /seen; touch /cache/new list2\n"
+        # case 118: the one above comes first, whatever is said first.
+        "RUN --mount=type=bind,source=list,target=/cache/in/list --mount=type=tmpfs,target=/cache cat /cache/in/list >> /seen; touch /cache/gone\nUSER 1234:0\nRUN id -u > /tmp/id\n", "list": "of the context\n"})
     cli("template", "build", "-t", "mounts", project.path)
     script = "cat /seen /cache/old/file /tmp/id; ls /w /cache; ls -d /g2 2>/dev/null; stat -c %a /cache; id -u; id -g"
-    assert inside("mounts", "sh", "-c", script).split() == ["of", "the", "context", "root:x:0:", "kept", "1234", "/cache:", "old", "/w:", "list2", "775", "1234", "0"]
+    assert inside("mounts", "sh", "-c", script).split() == ["of", "the", "context", "root:x:0:", "of", "the", "context", "kept", "1234", "/cache:", "old", "/w:", "list2", "775", "1234", "0"]
 
 
 def test_targets_other_names_and_standard_input(cli, project, inside, tmp_path):
