@@ -72,9 +72,6 @@ static int damaged(struct error *err, const char *what)
 	return error_set(err, -EBADMSG, 400, "the layer's blob: %s", what);
 }
 
-
-
-
 /* Input that is read and not taken yet is in->[at, n). */
 struct input {
 	size_t at, n;

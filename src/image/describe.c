@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* The limits of a description (node/templates.h). */
-enum { MAX_SERVICES = 4, MAX_ARGS = 16, MAX_COMMAND = 4096, MAX_DESCRIPTION = 32768, MAX_PATH = 1023 };
+enum { MAX_SERVICES = 4, MAX_ARGS = 64, MAX_COMMAND = 4096, MAX_DESCRIPTION = 32768, MAX_PATH = 1023 };
 
 bool describe_only_waits(const char *ready_command)
 {

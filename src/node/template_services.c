@@ -207,7 +207,7 @@ const char *services_wrong(const struct template *t)
 		if (!made_of(s->user, user_letters))
 			return "services: user: 1 to 32 characters of [a-zA-Z0-9_.:-]";
 		if (!is_absolute(&s->command))
-			return "services: command: 1 to 16 strings, 4096 bytes in all, the first an absolute path";
+			return "services: command: 1 to 64 strings, 4096 bytes in all, the first an absolute path";
 		if (*s->workdir && !is_path(s->workdir))
 			return "services: workdir: an absolute path of at most 1023 bytes is needed";
 		if (s->port == AGENT_PORT || s->port == DNS_PORT)
@@ -217,7 +217,7 @@ const char *services_wrong(const struct template *t)
 				return "services: two have the same name or port";
 	}
 	if (t->ready.n_args && !is_absolute(&t->ready))
-		return "ready: 1 to 16 strings, 4096 bytes in all, the first an absolute path";
+		return "ready: 1 to 64 strings, 4096 bytes in all, the first an absolute path";
 	if (t->ready.n_args && !t->n_services)
 		return "ready: there are no services that could be ready";
 	if (t->probe.port && !t->n_services)

@@ -18,7 +18,7 @@
  *       "no_setuid": false,           optional: no_new_privs is set
  *       "env": {"PATH": "/usr/bin"},  optional: part of the environment of every command, below what a create gives
  *       "services": [{"name": "web", "command": ["/usr/bin/web", "--quiet"], "port": 8080, "user": "root", "env": {"K": "V"}, "workdir": "/srv", "restart": false}]
- *                                     optional: 1 to 4 programs that cubicle-init keeps running (guest/services.h). name: [a-z0-9_-]+; command: 1 to 16
+ *                                     optional: 1 to 4 programs that cubicle-init keeps running (guest/services.h). name: [a-z0-9_-]+; command: 1 to 64
  *                                     strings, 4096 bytes with their NULs; port: optional, the listening socket that the program gets as descriptor 3; env: optional,
  *                                     on top of that of the template; workdir: optional, absolute; restart: optional, false = one that ended is not started again
  *       "ready": ["/usr/bin/check"],  optional, with services: a command like theirs, run as the default user in environment and working directory of the first
@@ -49,7 +49,7 @@ enum {
 	TEMPLATE_MAX_LAYERS = 12,
 	TEMPLATE_MAX_FILE = 64 * 1024,
 	TEMPLATE_MAX_SERVICES = 4,
-	TEMPLATE_MAX_ARGS = 16,
+	TEMPLATE_MAX_ARGS = 64,
 	TEMPLATE_MAX_COMMAND = 4096,
 	TEMPLATE_MAX_ENV = 16384,
 	TEMPLATE_TAG = 128,
