@@ -1,7 +1,11 @@
 """What builds of templates do, driven by PyPI `e2b` (e2b.md A.6, F85-F89): images of a registry of the test's own, and nothing else of a network."""
 
+import gzip
+import hashlib
 import os
 import pathlib
+import subprocess
+import tarfile
 import tempfile
 
 import pytest
@@ -9,7 +13,7 @@ import pytest
 from conftest import serving
 from e2b import Sandbox, Template, wait_for_file
 from e2b.exceptions import BuildException
-from registry import Layer, Layout, Registry, busybox
+from registry import LAYER, Layer, Layout, Registry, busybox
 
 # What clients run commands with. Busybox has its own shell, which takes the same words here.
 BASH = b'#!/bin/sh\nexec /bin/sh "$@"\n'
@@ -28,6 +32,7 @@ def registry():
                      {"Env": ["PATH=/opt/tools:/bin", "KEY=of the image"], "WorkingDir": "/opt"}, tag="tools")
         shell = busybox().file("bin/bash", BASH, 0o755).dir("srv").dir("srv/own", mode=0o700, uid=1000, gid=1000).file("srv/tool", b"one file\n")
         layout.image([shell, Layer().file("srv/own/implied", b"").whiteout("srv/never")], {}, tag="implied")
+        layout.image([shell, Layer().file("srv/own/new", b"").opaque("srv/own").file("srv/own/newer", b"")], {}, tag="opaque")
         layout.image([shell, Layer().hardlink("srv/linked", "srv/tool")], {}, tag="linked")
         steps = [Layer().dir("deep").file(f"deep/{i}", b"%d" % i).file("deep/last", b"%d" % i).whiteout(f"deep/{i - 3}") for i in range(16)]
         new = [Layer().dir("new").file("new/a").file("new/b"), Layer().dir("new").whiteout("new/a")]
@@ -209,6 +214,8 @@ def test_layers_that_lean_on_others(server, registry):
     """A directory that a layer only implies, a hard link to a file of a layer below, and more layers than a template has: as all of them together say."""
     with Sandbox.create(f"{registry.host}/test/implied:latest", timeout=120) as box:
         assert box.commands.run("stat -c '%a %u:%g' /srv/own; ls /srv/own /srv", user="root").stdout == "700 1000:1000\n/srv:\nown\ntool\n\n/srv/own:\nimplied\n"
+    with Sandbox.create(f"{registry.host}/test/opaque:latest", timeout=120) as box:
+        assert box.commands.run("stat -c '%a %u:%g' /srv/own; ls /srv/own", user="root").stdout == "700 1000:1000\nnew\nnewer\n"
     with Sandbox.create(f"{registry.host}/test/linked:latest", timeout=120) as box:
         assert box.commands.run("cat /srv/linked; stat -c %h /srv/linked /srv/tool").stdout == "one file\n2\n2\n"
     with Sandbox.create(f"{registry.host}/test/deep:latest", timeout=120) as box:
@@ -219,3 +226,101 @@ def test_image_as_it_is(server, registry):
     """Straight from a reference: variables and directory of the image, and its PATH also in the login shells that clients use."""
     with Sandbox.create(f"{registry.host}/test/tools:latest", timeout=120) as box:
         assert box.commands.run("tool; echo $KEY; pwd; id -un").stdout == "found\nof the image\n/opt\nroot\n"
+
+
+def push(registry, tag, layers, config=None, **more):
+    """The reference of a new image."""
+    registry.layout.image(layers, config or {}, tag=tag, **more)
+    return registry.push(registry.layout, tag, "test/" + tag)
+
+
+def test_cases_104_106_107_109_what_layers_say_of_each_other(server, registry):
+    """From the registry to what a sandbox sees: whiteouts that are hard links, opaque directories in any order, what was a file and is a directory, long names."""
+    below = Layer().file("a").file("b").file("c").file("p", b"a file").dir("d", mode=0o750, uid=7).file("d/low").dir("e", uid=7).file("e/low")
+    middle = Layer().whiteout("a").file("d/n").opaque("d").file("d/m").file("p/q", b"q").whiteout("e").file("e/new")
+    above = Layer().file("x").hardlink(".wh.b", "x").file("n" * 200 + "/" + "m" * 250, b"long").link("far", "t" * 4000)
+    gnu = Layer(format=tarfile.GNU_FORMAT).file("g" * 240, b"gnu").link("gnu", "u" * 3000)
+    with Sandbox.create(push(registry, "rows", [busybox().file("bin/bash", BASH, 0o755), below, middle, above, gnu]), timeout=120) as box:
+        line = "cd /; ls a b; ls c d e p x; stat -c '%a %u' d e; readlink far | wc -c; cat n*/m* g*; readlink gnu | wc -c; find / -xdev -name '.wh*'"
+        assert box.commands.run(line + "; true", user="root").stdout.split() == [
+            "c", "x", "d:", "m", "n", "e:", "new", "p:", "q", "750", "7", "755", "0", "4001", "longgnu3001"]
+
+
+PROGRAM = r"""
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(void)
+{
+	char line[256];
+	FILE *f = fopen("/proc/self/status", "r");
+	printf("%d %d\n", (int)getuid(), (int)geteuid());
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, "CapEff", 6))
+			fputs(line, stdout);
+	return 0;
+}
+"""
+
+
+def test_case_112_what_files_may_be(server, registry, tmp_path):
+    """Set-user-ID and capabilities hold inside, for users of the sandbox; devices are none of the image's; holes take no room, and layers of a build keep all of it."""
+    subprocess.run(["cc", "-O1", "-static", "-x", "c", "-o", tmp_path / "program", "-"], input=PROGRAM.encode(), check=True)
+    program, capability = (tmp_path / "program").read_bytes(), bytes.fromhex("0100000200040000000000000000000000000000")  # cap_net_bind_service, effective
+    first = busybox().file("bin/bash", BASH, 0o755).file("bin/suid", program, 0o4755).file("bin/capped", program, 0o755, xattrs={"security.capability": capability})
+    first.device("null", 1, 3).device("disk", 8, 0, kind=tarfile.BLKTYPE).fifo("pipe")
+    with open(tmp_path / "sparse", "wb") as f:
+        f.seek(5 << 30)
+        f.write(b"x" * 1024)
+        f.truncate(8 << 30)
+    sparse = subprocess.run(["tar", "-C", tmp_path, "-S", "--format=posix", "-cf", "-", "sparse"], check=True, capture_output=True).stdout
+    reference = push(registry, "kinds", [first, sparse])
+    build(Template().from_image(reference).run_cmd("cp -p /bin/suid /bin/again && mkdir -m 2755 /set && chown 5:7 /set", user="root"), "kinds")
+    with Sandbox.create("kinds", timeout=120) as box:
+        run = box.commands.run("/bin/suid; /bin/capped; /bin/again; stat -c '%a %u:%g' /set; ls -d /null /disk /pipe 2>/dev/null; stat -c %s /sparse; true", user="nobody").stdout.split()
+        # Its own capability and no other, and root by the set-user-ID bit.
+        assert run[:8:4] == ["65534", "65534"] and run[1] == "0" and run[5:8] == ["65534", "CapEff:", "0000000000000400"] and run[9] == "0", run
+        assert run[12:] == ["2755", "5:7", "/pipe", str(8 << 30)], run
+    made = [p.stat().st_blocks * 512 for p in (server.state / "node/images").iterdir() if p.stat().st_size > 1 << 16]
+    assert made and sum(made) < 2 << 30, made
+
+
+def test_cases_110_113_images_that_are_not_made(server, registry):
+    """Of another machine, ten gigabytes in ten megabytes, not what its digests say, cut: the create says why, and nothing stays."""
+    def create(tag, layers, words, **more):
+        status, answer = server.call("POST", "/sandboxes", {"templateID": push(registry, tag, layers, **more), "timeout": 60})
+        assert status == 400 and words in answer["message"], answer
+
+    def packed(data, diff_id):
+        return registry.layout.blob(data, LAYER + "+gzip"), "sha256:" + diff_id
+
+    header = tarfile.TarInfo("zeros")
+    header.size = 160 << 26
+    zeros = gzip.compress(bytes(1 << 26), 9, mtime=0)
+    raw = Layer().file("x", os.urandom(1000)).raw()
+    create("bomb", [packed(gzip.compress(header.tobuf(tarfile.GNU_FORMAT)) + zeros * 160, "0" * 64)], "zeros: the image would be larger than its limit of")
+    create("diffid", [packed(gzip.compress(raw), "1" * 64)], "its image says sha256:1111")
+    create("cut", [packed(gzip.compress(raw)[:-20], hashlib.sha256(raw).hexdigest())], "it is truncated")
+    create("name", [Layer().file("n" * 10000)], "a path of 10000 bytes")
+    create("arm", [Layer().file("x")], "no match for linux/amd64: the image is for linux/arm64", platform=("linux", "arm64"))
+    ready = [t["imageInfo"] for t in server.call("GET", "/templates")[1] if t.get("kind") == "image" and t["buildStatus"] == "ready"]
+    assert not [r for r in ready for tag in ("bomb", "diffid", "cut", "name", "arm") if f"/{tag}:" in r], ready
+
+
+def test_case_29_a_tag_that_moves(server, registry):
+    """What was made of it stays what it was, without the registry, too: what is paused, what a snapshot keeps, the template."""
+    shell = busybox().file("bin/bash", BASH, 0o755).raw()
+    reference = push(registry, "moves", [shell, Layer().file("v", b"one")])
+    box = Sandbox.create(reference, timeout=120)
+    snapshot = box.create_snapshot()
+    box.pause()
+    push(registry, "moves", [shell, Layer().file("v", b"two")])
+    registry.stop()
+    try:
+        kept = [Sandbox.connect(box.sandbox_id, timeout=120), Sandbox.create(snapshot.snapshot_id, timeout=120), Sandbox.create(reference, timeout=120)]
+        assert [b.files.read("/v") for b in kept] == ["one"] * 3
+        for b in kept:
+            b.kill()
+    finally:
+        registry.start()
+    Sandbox.delete_snapshot(snapshot.snapshot_id)
