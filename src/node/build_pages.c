@@ -171,7 +171,7 @@ void team_build_status(struct node *n, struct request *r, const struct msg_build
 	memcpy(x->build, b->r.id, sizeof(x->build));
 	team_build_log_path(n, b->r.id, x->path);
 	n->builds->busy++;
-	if (workq_push(n->builds->writer, n->loop, read_work, read_done, x) < 0) {
+	if (workq_push(n->builds->reader, n->loop, read_work, read_done, x) < 0) {
 		n->builds->busy--;
 		error_set(&err, -EAGAIN, 503, "too many logs are being read");
 		request_fail(r, &err);

@@ -437,6 +437,13 @@ static int check_tags(const struct team_template *t, const struct buf *more, str
 	return n <= TEMPLATE_TAGS_MOST ? 0 : error_set(err, -E2BIG, 400, "tags: template %s would have more than %d: remove some first", t->r.id, TEMPLATE_TAGS_MOST);
 }
 
+static int check_templates(const struct node *n, struct str team, struct error *err)
+{
+	unsigned count = 0;
+	map_foreach(&n->builds->templates, s) count += str_is(team, ((const struct team_template *)s->value)->r.team);
+	return count < TEMPLATES_OF_TEAM ? 0 : error_set(err, -EDQUOT, 429, "the team has %u templates: delete some first", count);
+}
+
 struct making {
 	struct request *request;
 	struct build *build;
@@ -512,6 +519,8 @@ void team_build_make(struct node *n, struct request *r, const struct msg_make_te
 		t = old_template(n, m, &err);
 	if (!err.code && t)
 		check_tags(t, &tags, &err);
+	else if (!err.code)
+		check_templates(n, m->team, &err);
 	if (err.code)
 		request_fail(r, &err);
 	else if (!t || !str_is(m->kind, "image") || msg_has(m, make_template, template) || !join(n, r, t))
@@ -589,12 +598,38 @@ static int find_base(struct build *b, struct str base, struct error *err)
 	return error_set(err, -ENOENT, 404, "template '%.*s' not found", STR_FMT(base));
 }
 
+enum { RUNNING_MOST = 64 }; /* build.max */
+
+/* The first in the queue of a team that has fewest builders and, of such, did not have the last turn: however many builds one has sent, the others' turn comes. */
+static struct build *next_queued(const struct builds *all)
+{
+	const struct build *running[RUNNING_MOST];
+	struct build *best = NULL;
+	size_t n = 0, least = 0;
+	map_foreach(&all->by_id, s)
+	{
+		const struct build *b = s->value;
+		if (b->builder && b->of && n < RUNNING_MOST)
+			running[n++] = b;
+	}
+	for (struct build *b = all->queue; b && !(best && !least); b = b->next_queued) {
+		size_t had = strcmp(all->last_team, b->of->r.team) == 0;
+		for (size_t i = 0; i < n; i++)
+			had += 2 * (strcmp(running[i]->of->r.team, b->of->r.team) == 0);
+		if (best && had >= least)
+			continue;
+		best = b;
+		least = had;
+	}
+	return best;
+}
+
 /* Those that wait get their turn. */
 static void go_on(struct node *n)
 {
 	struct builds *all = n->builds;
 	while (all->queue && all->running < (unsigned)n->options->build_max && !n->stopping) {
-		struct build *b = all->queue;
+		struct build *b = next_queued(all);
 		struct error err = {0};
 		leave_queue(b);
 		if (builder_start(b, &err) < 0) {
@@ -602,6 +637,7 @@ static void go_on(struct node *n)
 			continue;
 		}
 		all->running++;
+		memcpy(all->last_team, b->of->r.team, sizeof(all->last_team));
 		team_build_hold(b);
 	}
 }
@@ -626,6 +662,20 @@ static void started(const struct error *err, void *arg)
 	team_build_let(b);
 }
 
+/* A build that waits holds what it is to be made of. */
+static int check_builds(const struct node *n, struct str team, struct error *err)
+{
+	unsigned count = 0;
+	map_foreach(&n->builds->by_id, s)
+	{
+		const struct build *b = s->value;
+		count += b->r.status == BUILD_BUILDING && b->of && str_is(team, b->of->r.team);
+	}
+	if (count < BUILDS_OF_TEAM)
+		return 0;
+	return error_set(err, -EDQUOT, 429, "the team has %u builds under way: wait for some of them", count);
+}
+
 void team_build_start(struct node *n, struct request *r, const struct msg_start_build *m, int spec)
 {
 	struct error err = {0};
@@ -637,7 +687,7 @@ void team_build_start(struct node *n, struct request *r, const struct msg_start_
 		error_set(&err, -ENOENT, 404, "build '%.*s' not found", STR_FMT(m->build));
 	else if (b->r.status != BUILD_WAITING || b->recording)
 		error_set(&err, -EINVAL, 400, "build is not in waiting state");
-	else if (msg_has(m, start_build, base))
+	else if (check_builds(n, m->team, &err) == 0 && msg_has(m, start_build, base))
 		find_base(b, m->base, &err);
 	if (err.code) {
 		request_fail(r, &err);
@@ -865,7 +915,7 @@ int builds_load(struct node *n, struct error *err)
 	char path[PATH_MAX];
 	struct builds *all = n->builds = calloc(1, sizeof(*all));
 	struct loading g = {.node = n};
-	if (!all || !(all->writer = workq_new(1, 65536)) || !(all->makers = workq_new(MAKERS, 4096)))
+	if (!all || !(all->writer = workq_new(1, 65536)) || !(all->reader = workq_new(1, 4096)) || !(all->makers = workq_new(MAKERS, 4096)))
 		return error_errno(err, -ENOMEM, "builds");
 	all->queue_end = &all->queue;
 	snprintf(path, sizeof(path), "%s/builds", n->directory);
@@ -928,8 +978,9 @@ void builds_drain(struct node *n)
 	if (!n->builds)
 		return;
 	workq_free(n->builds->writer);
+	workq_free(n->builds->reader);
 	workq_free(n->builds->makers);
-	n->builds->writer = n->builds->makers = NULL;
+	n->builds->writer = n->builds->reader = n->builds->makers = NULL;
 }
 
 void builds_free(struct node *n)

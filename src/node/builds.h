@@ -18,6 +18,8 @@
 
 enum {
 	BUILDS_KEPT = 100,            /* of a template: the oldest without a tag go */
+	BUILDS_OF_TEAM = 100,         /* that are building or wait for their turn */
+	TEMPLATES_OF_TEAM = 4096,
 	BUILD_TAGS_MOST = 32,         /* of a request */
 	TEMPLATE_TAGS_MOST = 64,
 	BUILD_LOG_MOST = 10 << 20,    /* bytes */
@@ -88,8 +90,10 @@ struct builds {
 	struct map references;    /* team, NUL, reference → struct team_template of kind image */
 	struct build *queue, **queue_end;
 	unsigned running;
+	char last_team[65];       /* whose build was started last */
 	unsigned busy;            /* jobs of the writer, deletions, ends: under way */
 	struct workq *writer;     /* one thread: files of logs, and those that were sent */
+	struct workq *reader;     /* one thread: logs that somebody asks for; they keep no writer waiting */
 	struct workq *makers;     /* starts builders and what makes images, hashes and publishes */
 };
 

@@ -136,6 +136,11 @@ static struct report run(unsigned flags)
 	struct pollfd poll_it = {.fd = pair[0], .events = POLLIN};
 	assert_int_equal(poll(&poll_it, 1, 60000), 1);
 	assert_int_equal(recv(pair[0], &r, sizeof(r), 0), sizeof(r));
+	cleanup_buf struct buf score = BUF_INIT;
+	char path[40];
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)p.pid);
+	assert_int_equal(file_read(AT_FDCWD, path, 16, &score), 0);
+	assert_string_equal(buf_cstr(&score), "450\n");
 	assert_int_equal(jail_end(&p), 0);
 	close(pair[0]);
 	return r;

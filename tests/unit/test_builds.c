@@ -238,6 +238,23 @@ static unsigned await(void)
 	return answer(send_front(MSG_ID_await_build, &m));
 }
 
+static void nothing_runs(void)
+{
+	for (int i = 0; i < 2000 && node->builds->running; i++)
+		loop_turn(loop, 5);
+	assert_int_equal(node->builds->running, 0);
+}
+
+/* The file of its log is there, or is not. */
+static void log_file(bool there)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/builds/%s.log", node->directory, build_id);
+	for (int i = 0; i < 2000 && (access(path, F_OK) == 0) != there; i++)
+		loop_turn(loop, 5);
+	assert_int_equal(access(path, F_OK) == 0, there);
+}
+
 #define LAYERS(files) "{\"layers\":[" files "],\"user\":\"user\"}"
 #define BASE_LAYER "{\"file\":\"images/aa.erofs\",\"size\":1}"
 
@@ -570,8 +587,7 @@ static void another_team_keeps_nobody_waiting(void **state)
 	kill(slow->pid, SIGKILL);
 	kill(a->pid, SIGKILL);
 	kill(b->pid, SIGKILL);
-	for (int i = 0; i < 2000 && node->builds->running; i++)
-		loop_turn(loop, 5);
+	nothing_runs();
 	assert_int_equal(node->layers.locks.count, 0);
 }
 
@@ -763,6 +779,33 @@ static void builds_wait_for_their_turn(void **state)
 	s = next_seat("builder");
 	assert_int_equal(told(s, NULL, NULL), MSG_ID_build_begin);
 	finish(s, LAYERS(BASE_LAYER));
+}
+
+/* Whoever has sent many: the next turn is another team's, and there is an end to it. */
+static void turns_are_shared_between_teams(void **state)
+{
+	char name[16];
+	options.build_max = 1;
+	struct seat *first = begin("app");
+	for (int i = 1; i < BUILDS_OF_TEAM; i++) {
+		snprintf(name, sizeof(name), "app-%d", i);
+		make(name);
+		assert_int_equal(start_with(NULL), MSG_ID_ok);
+	}
+	make("app-more");
+	expect_error(start_with(NULL), 429, "100 builds");
+	builds_team = "team-2";
+	make("app");
+	assert_int_equal(start_with(NULL), MSG_ID_ok);
+	builds_team = "team-1";
+	settle();
+	kill(first->pid, SIGKILL);
+	struct seat *second = next_seat("builder");
+	assert_int_equal(told(second, NULL, NULL), MSG_ID_build_begin);
+	assert_true(str_is(got.build_begin.team, "team-2"));
+	kill(second->pid, SIGKILL);
+	assert_int_equal(told(next_seat("builder"), NULL, NULL), MSG_ID_build_begin);
+	assert_true(str_is(got.build_begin.team, "team-1"));
 }
 
 static void logs_are_paged(void **state)
@@ -1032,16 +1075,13 @@ static void names_move_within_a_team(void **state)
 static void deleting_ends_what_is_building(void **state)
 {
 	struct seat *s = begin("app");
-	char log[64];
 	struct msg_build_log line = {.level = 1, .message = STR("hello")};
-	snprintf(log, sizeof(log), "builds/%s.log", build_id);
 	say(s, MSG_ID_build_log, &line);
-	settle();
-	assert_true(exists(log));
+	log_file(true);
 	say(s, MSG_ID_build_log, &line);
 	assert_int_equal(delete_template(NULL, false), MSG_ID_ok);
-	settle();
-	assert_false(exists(log));
+	log_file(false);
+	nothing_runs();
 	assert_int_equal(told(s, NULL, NULL), 0); /* its channel is closed */
 	assert_int_equal(node->builds->by_id.count, 0);
 	assert_int_equal(node->builds->running, 0);
@@ -1217,8 +1257,7 @@ static void a_probe_without_room_is_a_failure(void **state)
 	msg_set(&m, build_done, probe, true);
 	say(s, MSG_ID_build_done, &m);
 	expect_error(await(), 400, "memory");
-	settle();
-	assert_int_equal(node->builds->running, 0);
+	nothing_runs();
 }
 
 static void a_template_has_so_many_tags(void **state)
@@ -1279,7 +1318,7 @@ int main(void)
 		T(a_flood_of_logs_is_cut), T(tags_move_and_old_builds_go), T(delete_waits_for_sandboxes_or_is_forced), T(what_is_old_goes_by_itself), T(an_image_is_built_once),
 		T(a_restart_in_the_middle_leaves_an_error), T(stop_ends_builds), T(names_move_within_a_team), T(deleting_ends_what_is_building), T(wrong_requests_are_refused),
 		T(files_are_kept_whole), T(a_front_that_goes_leaves_no_writers), T(a_build_stands_on_a_snapshot), T(a_probe_decides), T(a_probe_without_room_is_a_failure), T(another_team_keeps_nobody_waiting), T(a_builder_locks_so_many_layers),
-		T(a_builder_reads_what_it_asks_for), T(a_template_has_so_many_tags), T(a_team_leaves_others_their_turn), T(records_of_schema_3_are_taken_over),
+		T(a_builder_reads_what_it_asks_for), T(a_template_has_so_many_tags), T(a_team_leaves_others_their_turn), T(turns_are_shared_between_teams), T(records_of_schema_3_are_taken_over),
 	};
 	return node_world_run(tests);
 }
