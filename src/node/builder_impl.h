@@ -61,6 +61,7 @@ struct builder {
 	unsigned n_boxes, n_opening;
 	unsigned n_keys, n_waits; /* layers.c: locks and grants, waits */
 	bool asked;               /* layers.c, who waits for whom */
+	bool impatient;           /* ... it has waited for another team in vain, and does so no more */
 	struct image_maker *makers;
 	unsigned n_makers;
 	bool told;                /* the build has its end */

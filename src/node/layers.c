@@ -206,6 +206,11 @@ static void wait_for(struct layer_lock *k, const struct layer_wait *what)
 	*at = w;
 }
 
+static bool may_wait(const struct builder *b, struct builder *whom)
+{
+	return b->n_waits < BUILDER_WAITS_MOST && (!b->impatient || same_team(b, whom)) && !waits_for(b->node, whom, b);
+}
+
 static void look(const struct layer_wait *w, struct str key)
 {
 	struct builder *b = w->builder;
@@ -220,7 +225,7 @@ static void look(const struct layer_wait *w, struct str key)
 		return;
 	}
 	struct layer_lock *k = lock_of(n, key, w->make);
-	if (k && k->holder && k->holder != b && b->n_waits < BUILDER_WAITS_MOST && !waits_for(n, k->holder, b)) {
+	if (k && k->holder && k->holder != b && may_wait(b, k->holder)) {
 		wait_for(k, w);
 		return;
 	}
@@ -301,6 +306,7 @@ static struct layer_wait *take_overdue(struct builder *b)
 				continue;
 			*at = w->next;
 			b->n_waits--;
+			b->impatient = true;
 			if (w->make && builder_grant(b, str_of(k->key)) < 0)
 				abort();
 			return w;

@@ -33,6 +33,7 @@ struct step {
 
 enum {
 	STEPS = 96,
+	THREADS = 1024,  /* of all that run as that user, where the kernel does not count them by user namespace */
 	OOM_SCORE = 450, /* killed before anything of the machine's: a build can be made again */
 };
 
@@ -241,6 +242,9 @@ _Noreturn static void run_child(const struct plan *p)
 		give_up(status, 5);
 	if (drop_bounding(merge ? UINT64_C(1) << CAP_SYS_ADMIN | UINT64_C(1) << CAP_DAC_READ_SEARCH : 0) < 0)
 		give_up(status, 6);
+	/* Not before it has a user namespace: that would be measured by what root has running. */
+	if (!merge && set_limit(RLIMIT_NPROC, THREADS) < 0)
+		give_up(status, 3);
 	if (!merge && (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, j->gid, j->gid, j->gid) < 0 || syscall(SYS_setresuid, j->uid, j->uid, j->uid) < 0))
 		give_up(status, 7);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)

@@ -40,7 +40,7 @@ struct report {
 	char root[512];   /* names in / */
 	char hostname[32];
 	int proc, node_db, resolv, dev_null, write_root, write_usr, mount, userns_mount, setuid, ptrace, unix_connect, mknod, chroot;
-	uint64_t limit_memory, limit_file, limit_core;
+	uint64_t limit_memory, limit_file, limit_core, limit_threads;
 	int big_file;
 };
 
@@ -111,6 +111,7 @@ static int inside(void)
 	r.limit_memory = limit(RLIMIT_AS);
 	r.limit_file = limit(RLIMIT_FSIZE);
 	r.limit_core = limit(RLIMIT_CORE);
+	r.limit_threads = limit(RLIMIT_NPROC);
 	r.big_file = result((int)pwrite(4, "x", 1, FILE_SIZE));
 	return write(3, &r, sizeof(r)) == sizeof(r) ? 0 : 1;
 }
@@ -164,6 +165,7 @@ static void common(const struct report *r)
 
 static void unprivileged(const struct report *r)
 {
+	assert_int_equal(r->limit_threads, 1024);
 	common(r);
 	assert_int_equal(r->uid, UID);
 	assert_int_equal(r->euid, UID);

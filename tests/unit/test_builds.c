@@ -580,7 +580,9 @@ static void another_team_keeps_nobody_waiting(void **state)
 	char digest[72];
 	digest_of("blob", digest);
 	refused(reply(a, unpack(a, "oci:1111", new_file(a, "blob", false), digest), NULL), 400, "that of these blobs is");
-	/* Of its own team it waits on. */
+	/* The next one of theirs it does not wait for; of its own team it waits on. */
+	assert_int_equal(find(slow, "oci:3333", true), MSG_ID_layer);
+	assert_int_equal(find(a, "oci:3333", true), MSG_ID_layer);
 	struct msg_drop_layer drop = {.key = STR("oci:2222")};
 	assert_int_equal(ask(a, MSG_ID_drop_layer, &drop), MSG_ID_ok);
 	assert_int_equal(reply(b, waits_too, NULL), MSG_ID_layer);
