@@ -1,10 +1,12 @@
 """Teams: what one of them has, another cannot see, reach or count on (case 179); their keys and quotas."""
 
 import concurrent.futures
+import http.client
 import json
 import os
 import re
 import subprocess
+import urllib.parse
 
 import pytest
 from e2b import RateLimitException, Sandbox
@@ -286,3 +288,59 @@ def test_root_acts_for_a_team(server, team):
     far = clean_env({"CUBICLE_API_URL": server.url, "CUBICLE_API_KEY": a.key})
     r = subprocess.run([str(CUBICLE), "sandbox", "list", "--team", "default"], capture_output=True, text=True, timeout=60, env=far)
     assert r.returncode == 1 and "root" in r.stderr
+
+
+def test_a_template_is_its_teams_own(server, team):
+    """Files, links, builds, tags, names and the end of another team's template: as if there were none."""
+    a, b = team("maker"), team("thief")
+    status, made = a.call("POST", "/v3/templates", {"name": "secret-app"})
+    assert status == 202
+    t, build, none = made["templateID"], made["buildID"], "0" * 20
+    digest = "ab" * 32
+    url = urllib.parse.urlsplit(a.call("GET", f"/templates/{t}/files/{digest}")[1]["url"])
+
+    def put(path, query):
+        c = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+        c.request("PUT", path + "?" + query, body=b"files")
+        status = c.getresponse().status
+        c.close()
+        return status
+
+    def changed(**more):
+        return urllib.parse.urlencode({**dict(urllib.parse.parse_qsl(url.query)), **more})
+
+    assert put(url.path, url.query) == 204
+    assert put(url.path, url.query) == 204
+    signature = dict(urllib.parse.parse_qsl(url.query))["signature"]
+    flipped = signature[:-1] + ("0" if signature[-1] != "0" else "1")
+    for path, query in [(url.path.replace(digest, "cd" * 32), url.query), (url.path, changed(expires="99999999999")), (url.path, changed(signature=flipped)), (url.path, changed(signature="")),
+                        (url.path, ""), (url.path.replace(t, "base"), url.query), (url.path.replace(t, none), url.query), (url.path.replace(digest, "..%2f..%2fetc"), url.query),
+                        (url.path, url.query + "&signature=" + signature)]:
+        assert put(path, query) in (403, 404), (path, query)
+    # What a has sent b has not, whatever it is called; and a link of b's is for b's own.
+    status, mine = b.call("POST", "/v3/templates", {"name": "mine"})
+    assert status == 202
+    assert b.call("GET", f"/templates/{mine['templateID']}/files/{digest}")[1]["present"] is False
+    calls = [
+        ("GET", "/templates/{t}/files/" + digest, None), ("GET", "/templates/{t}", None), ("DELETE", "/templates/{t}?force=true", None), ("PATCH", "/v2/templates/{t}", {"public": True}),
+        ("GET", "/templates/{t}/tags", None), ("POST", "/templates/tags", {"target": "{t}", "tags": ["x"]}), ("DELETE", "/templates/tags", {"name": "{t}", "tags": ["x"]}),
+        ("POST", "/v2/templates/{t}/builds/" + build, {"fromTemplate": "base"}), ("GET", "/templates/{t}/builds/" + build + "/status", None), ("GET", "/templates/{t}/builds/" + build + "/logs", None),
+        ("PUT", "/templates/{t}/alias", {"alias": "stolen"}), ("POST", "/v2/sandboxes", {"templateID": "{t}"}),
+    ]
+    for method, path, body in calls:
+        told = []
+        for name in (t, none, "secret-app", "no-such-app"):
+            filled = json.loads(json.dumps(body).replace("{t}", name))
+            status, answer = b.call(method, path.replace("{t}", name), filled)
+            told.append((status, json.dumps(answer).replace(name, "X")))
+        assert told[0] == told[1] and told[2] == told[3] and told[0][0] == 404, (method, path, told)
+    # The id of a build of another's under a template of one's own.
+    own = mine["templateID"]
+    assert b.call("GET", f"/templates/{own}/builds/{build}/status")[0] == 404
+    assert b.call("POST", f"/v2/templates/{own}/builds/{build}", {"fromTemplate": "base"})[0] == 404
+    status, answer = b.call("POST", f"/v2/templates/{own}/builds/{mine['buildID']}", {"fromTemplate": t})
+    assert status == 404, answer
+    assert a.call("GET", f"/templates/{t}/builds/{build}/status")[1]["status"] == "waiting"
+    for who, template in ((a, t), (b, own)):
+        assert who.call("DELETE", f"/templates/{template}?force=true")[0] == 204
+    assert put(url.path, url.query) == 404
