@@ -58,10 +58,12 @@ enum figure_kind { FIGURE_GAUGE, FIGURE_COUNTER, FIGURE_SECONDS };
 	F(node_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"node\"", NULL)                    \
 	F(front_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"front\"", NULL)                  \
 	F(egress_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"egress\"", NULL)                \
+	F(tools_memory, GAUGE, "cubicle_process_resident_bytes", "process=\"tools\"", NULL)                \
 	F(serve_files, GAUGE, "cubicle_process_open_files", "process=\"serve\"", "Open descriptors of our processes.") \
 	F(node_files, GAUGE, "cubicle_process_open_files", "process=\"node\"", NULL)                         \
 	F(front_files, GAUGE, "cubicle_process_open_files", "process=\"front\"", NULL)                       \
-	F(egress_files, GAUGE, "cubicle_process_open_files", "process=\"egress\"", NULL)
+	F(egress_files, GAUGE, "cubicle_process_open_files", "process=\"egress\"", NULL)                     \
+	F(tools_files, GAUGE, "cubicle_process_open_files", "process=\"tools\"", NULL)
 
 struct node_figures {
 #define NODE_FIGURE_MEMBER(field, kind, name, labels, help) uint64_t field;

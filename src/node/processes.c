@@ -56,7 +56,7 @@ static void take(struct node_figures *f, pid_t pid)
 		const char *name;
 		uint64_t *memory, *files;
 	} ours[] = {{"serve", &f->serve_memory, &f->serve_files}, {"node", &f->node_memory, &f->node_files}, {"front", &f->front_memory, &f->front_files},
-		{"egress", &f->egress_memory, &f->egress_files}};
+		{"egress", &f->egress_memory, &f->egress_files}, {"tools", &f->tools_memory, &f->tools_files}};
 	for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
 		if (str_is(name, ours[i].name)) {
 			*ours[i].memory = resident(pid);

@@ -84,6 +84,9 @@ def open_directory(path):
         os.close(fd)
 
 
+PROCESSES = {"node", "front", "egress", "tools"}
+
+
 class Server:
     ranges = set()  # taken by the servers of this process
 
@@ -187,7 +190,7 @@ class Server:
             c.close()
 
     def children(self):
-        """{"node": pid, "front": pid, "egress": pid} of the running server."""
+        """{name: pid} of the running server's processes that serve, PROCESSES when all run."""
         out = {}
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():

@@ -14,7 +14,7 @@ import time
 import pytest
 from e2b import PtySize, Sandbox
 
-from server import wait_for
+from server import PROCESSES, wait_for
 
 AUTO = {"on_timeout": "pause", "auto_resume": True}
 
@@ -292,7 +292,7 @@ def test_restarts_and_quotas(own_server):
         for victim in victims:
             s.kill_process(victim)
         wait_for(lambda: ask(s, box)[0] == 200, 60, "the sandbox to be resumed, with the service in its memory")
-        wait_for(lambda: len(s.children()) == 3, 60, "the processes")
+        wait_for(lambda: set(s.children()) == PROCESSES, 60, "the processes")
         wait_for(lambda: paused(s, box), 60, "another pause")
     other = Sandbox.create("base", timeout=600, **opts)
     status, told = ask(s, box)

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from e2b import CommandExitException, Sandbox
 
-from server import wait_for
+from server import PROCESSES, wait_for
 
 PRELUDE = textwrap.dedent("""
     import ctypes, ctypes.util, errno, json, os, socket, struct, sys
@@ -304,7 +304,7 @@ def test_privileges_of_our_processes(server):
     def status(pid):
         return dict(line.split(":\t", 1) for line in open(f"/proc/{pid}/status").read().splitlines() if ":\t" in line)
     children = server.children()
-    assert set(children) == {"node", "front", "egress", "tools"}
+    assert set(children) == PROCESSES
     for name in ("front", "egress", "tools"):
         s = status(children[name])
         assert int(s["CapEff"], 16) == int(s["CapPrm"], 16) == int(s["CapBnd"], 16) == 0, name

@@ -10,19 +10,19 @@ import time
 import pytest
 from e2b import CommandExitException, Sandbox
 
-from server import wait_for
+from server import PROCESSES, wait_for
 
 
 def client(s):
     return {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
 
 
-def wait_children(s, n=3):
-    wait_for(lambda: len(s.children()) == n, 60, "children to run again")
+def wait_children(s):
+    wait_for(lambda: set(s.children()) == PROCESSES, 60, "children to run again")
     s.wait_ready()
 
 
-@pytest.mark.parametrize("victim", ["front", "node", "egress"])
+@pytest.mark.parametrize("victim", ["front", "node", "egress", "tools"])
 def test_a_killed_process_costs_no_sandbox(own_server, victim):
     s = own_server()
     boxes = [Sandbox.create("base", timeout=600, **client(s)) for _ in range(5)]
