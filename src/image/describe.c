@@ -137,6 +137,10 @@ int describe(const struct build *b, const struct describe *d, json_t **ret, bool
 	/* What goes on being true. */
 	const json_t *base = b->base ? b->base : label;
 	bool starts = d->start || d->start_command;
+	/* ${x%?} may cut a character. */
+	for (size_t i = 0; i < d->config->env.n; i++)
+		if (!str_is_utf8(str_of(d->config->env.vars[i].name)) || !str_is_utf8(str_of(d->config->env.vars[i].value)))
+			return error_set(err, -EINVAL, 400, "the variable '%.64s' is no UTF-8", d->config->env.vars[i].name);
 	if (strlen(d->config->workdir) > MAX_PATH)
 		return error_set(err, -ENAMETOOLONG, 400, "the working directory is longer than %d bytes", MAX_PATH);
 	if (b->cpu_count)

@@ -123,10 +123,14 @@ static int take_stream(struct envd_http *h, struct lines *l, struct envd_end *re
 static int start_request(const struct envd_command *c, struct buf *to)
 {
 	cleanup_json json_t *args = json_array(), *envs = json_object();
+	int r = 0;
+	/* What cannot be sent must not be left out. */
 	for (size_t i = 1; c->argv[i]; i++)
-		json_array_append_new(args, json_string(c->argv[i]));
+		r |= json_array_append_new(args, json_string(c->argv[i]));
 	for (size_t i = 0; c->env && i < c->env->n; i++)
-		json_object_set_new(envs, c->env->vars[i].name, json_string(c->env->vars[i].value));
+		r |= json_object_set_new(envs, c->env->vars[i].name, json_string(c->env->vars[i].value));
+	if (r < 0)
+		return -EINVAL;
 	cleanup_json json_t *j = json_pack("{s:{s:s, s:O, s:O, s:s*}, s:b}", "process", "cmd", c->argv[0], "args", args, "envs", envs, "cwd", c->cwd, "stdin", 0);
 	cleanup_free char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
 	return text ? connect_envelope(to, 0, str_of(text)) : -EINVAL;

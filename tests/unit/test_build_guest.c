@@ -166,12 +166,29 @@ static void events_that_lie_are_errors(void **state)
 	assert_int_equal(run_with(2, STR("{\"error\":{\"code\":\"unauthenticated\",\"message\":\"no\"}}"), -1, &end, &err), -EACCES);
 }
 
+static void what_is_no_text_is_not_left_out(void **state)
+{
+	struct guest g = {STR(""), 1};
+	struct env env = {0};
+	const struct envd e = {.connect = dial, .arg = &g, .token = "token"};
+	const char *const half[] = {"/bin/sh", "-c", "\xc3", NULL}, *const whole[] = {"/bin/sh", "-c", "\xc3\xa9", NULL};
+	struct envd_end end;
+	struct error err = {0};
+	assert_int_equal(envd_run(&e, &(const struct envd_command){.argv = half}, &end, &err), -EINVAL);
+	assert_int_equal(envd_run(&e, &(const struct envd_command){.argv = whole}, &end, &err), -EPIPE);
+	assert_int_equal(env_set(&env, STR("A"), STR("\xc3")), 0);
+	assert_int_equal(envd_run(&e, &(const struct envd_command){.argv = whole, .env = &env}, &end, &err), -EINVAL);
+	assert_non_null(strstr(err.message, "UTF-8"));
+	env_done(&env);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(answers_that_are_none_are_errors),
 		cmocka_unit_test(what_does_not_end_is_cut),
 		cmocka_unit_test(events_that_lie_are_errors),
+		cmocka_unit_test(what_is_no_text_is_not_left_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
