@@ -239,7 +239,7 @@ static void write_chunk(void *arg)
 	/* The last of the disk is the sandboxes': what an upload took of it they would have to end for. */
 	if (fstatfs(u->fd, &disk) < 0)
 		u->result = -errno;
-	else if (disk.f_bavail * (uint64_t)disk.f_bsize < u->reserve + u->writing.n)
+	else if (disk.f_blocks && disk.f_bavail * (uint64_t)disk.f_bsize < u->reserve + u->writing.n) /* without blocks: memory */
 		u->result = -ENOSPC;
 	else
 		u->result = fd_write_all(u->fd, u->writing.p, u->writing.n);

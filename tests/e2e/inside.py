@@ -40,8 +40,8 @@ def rpc(server, box, method, message, service="filesystem.Filesystem"):
 
 
 def kept(box):
-    """(processes but the ones that count, inotify instances, resident KiB of PID 1), as root inside."""
+    """(processes but the ones that count, inotify instances, KiB of memory of PID 1's own: not the pages of its program that happen to be mapped), as root inside."""
     text = box.commands.run(
-        "ps -eo pid=,rss=,comm= | awk '$3 !~ /^(ps|awk|bash|sh|find)$/ {n++} $1 == 1 {rss = $2} END {print n, rss}';"
+        "ps -eo comm= | awk '$1 !~ /^(ps|awk|bash|sh|find)$/ {n++} END {print n}'; awk '/^RssAnon:/ {print $2}' /proc/1/status;"
         "find /proc/[0-9]*/fd -lname 'anon_inode:inotify' 2>/dev/null | wc -l", user="root").stdout.split()
     return int(text[0]), int(text[2]), int(text[1])
