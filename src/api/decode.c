@@ -266,7 +266,7 @@ int decode_timeout(const json_t *body, enum timeout_rule rule, const struct opti
 	return 0;
 }
 
-int decode_query(struct str query, int (*fn)(struct str name, struct str value, void *arg, struct error *err), void *arg, struct error *err)
+int decode_query(struct str query, query_pair_fn *fn, void *arg, struct error *err)
 {
 	struct str rest = query, raw_name, raw_value;
 	while (url_query_next(&rest, &raw_name, &raw_value)) {
@@ -279,7 +279,7 @@ int decode_query(struct str query, int (*fn)(struct str name, struct str value, 
 		if (r == 0)
 			r = fn(buf_str(&name), buf_str(&value), arg, err);
 		if (r < 0)
-			return r;
+			return err && err->code ? r : error_set(err, r, 503, "the server is out of memory");
 	}
 	return 0;
 }

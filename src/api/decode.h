@@ -31,9 +31,10 @@ bool metadata_matches(struct msg_map have, struct msg_map filter);
 
 /*
  * Calls fn(name, value, arg, err) for each pair of a query, both decoded, until one fails. 0, -ENOMEM, -EINVAL with *err (400) for a broken escape, or what fn
- * returned. Unknown names are fn's to pass over: newer clients send some.
+ * returned, with its *err; one that says nothing has run out of memory (503). Unknown names are fn's to pass over: newer clients send some.
  */
-int decode_query(struct str query, int (*fn)(struct str name, struct str value, void *arg, struct error *err), void *arg, struct error *err);
+typedef int query_pair_fn(struct str name, struct str value, void *arg, struct error *err);
+int decode_query(struct str query, query_pair_fn *fn, void *arg, struct error *err);
 
 /* Where the next page of a list starts: after this sandbox or snapshot. */
 struct cursor {

@@ -28,11 +28,8 @@ static void answer_access(struct api_request *r, int status)
 static void created(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	snprintf(r->sandbox, sizeof(r->sandbox), "%.*s", STR_FMT(a->body->sandbox.id));
 	if (index_find(r->api->config.index, str_of(r->sandbox)))
 		answer_access(r, 201);

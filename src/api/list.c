@@ -231,10 +231,7 @@ static void handle(struct api_request *r, bool v2)
 {
 	cleanup_list_query struct list_query q;
 	struct error err = {0};
-	int e = parse_list_query(r->http->head->query, v2, &q, &err);
-	if (e < 0) {
-		if (!err.code)
-			error_set(&err, e, 503, "the server is out of memory");
+	if (parse_list_query(r->http->head->query, v2, &q, &err) < 0) {
 		api_fail(r, &err);
 		return;
 	}

@@ -278,7 +278,6 @@ static bool may_read(struct api_request *r)
 
 static void logs(struct api_request *r, bool v2)
 {
-	struct error err = {0};
 	/* Not cleared as a whole: its pages are touched when they are filled. */
 	struct log_work *w = r->work = malloc(sizeof(*w));
 	if (!w) {
@@ -289,11 +288,7 @@ static void logs(struct api_request *r, bool v2)
 	w->v2 = v2;
 	w->backward = v2;
 	w->limit = ENTRIES_MAX;
-	if (decode_query(r->http->head->query, parse_pair, w, &err) < 0) {
-		api_fail(r, &err);
-		return;
-	}
-	if (may_read(r))
+	if (api_query(r, parse_pair, w) && may_read(r))
 		read_page(r, 0);
 }
 

@@ -150,11 +150,8 @@ static void several_read(const struct node_answer *a, void *arg)
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	struct metrics_newest x;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	out_open(&o, NULL, '{');
 	out_open(&o, "sandboxes", '{');
 	for (struct str rest = a->body->metrics_page.samples; rest.n >= sizeof(x); rest = str_from(rest, sizeof(x))) {
@@ -196,10 +193,8 @@ void handle_metrics_of_several(struct api_request *r)
 	struct metrics_work *w = work_new(r);
 	if (!w)
 		return;
-	if (decode_query(r->http->head->query, parse_ids, w, &err) < 0) {
-		api_fail(r, &err);
+	if (!api_query(r, parse_ids, w))
 		return;
-	}
 	if (!w->n) {
 		api_failf(r, 400, "sandbox_ids is missing: ids of sandboxes, separated by commas");
 		return;

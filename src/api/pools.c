@@ -52,11 +52,8 @@ static bool next_pool(struct str *rest, struct pool_info *ret)
 static void pools_read(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	struct str rest = a->body->pools_page.pools;
@@ -78,11 +75,8 @@ void handle_pools(struct api_request *r)
 static void pool_set(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	struct str rest = a->body->pools_page.pools;

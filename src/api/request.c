@@ -126,6 +126,23 @@ void api_fail_call(struct api_request *r, const struct error *err)
 		api_fail(r, err);
 }
 
+bool api_query(struct api_request *r, query_pair_fn *fn, void *arg)
+{
+	struct error err = {0};
+	int e = decode_query(r->http->head->query, fn, arg, &err);
+	if (e < 0)
+		api_fail(r, &err);
+	return e == 0;
+}
+
+bool api_called(struct api_request *r, const struct node_answer *a)
+{
+	r->call = NULL;
+	if (a->err)
+		api_fail(r, a->err);
+	return !a->err;
+}
+
 void api_done_empty(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
@@ -139,10 +156,7 @@ void api_done_empty(const struct node_answer *a, void *arg)
 void api_done_plain(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err)
-		api_fail(r, a->err);
-	else
+	if (api_called(r, a))
 		api_answer_empty(r);
 }
 

@@ -4,6 +4,7 @@
 
 #include "api/api.h"
 #include "api/clients.h"
+#include "api/decode.h"
 #include "api/keys.h"
 #include "api/out.h"
 #include "api/quota.h"
@@ -73,6 +74,8 @@ void api_failf(struct api_request *r, int status, const char *fmt, ...) __attrib
 /* The node's refusal; what it does not know (any more) is told in the clients' words. */
 void api_fail_call(struct api_request *r, const struct error *err);
 
+/* A call of the request has ended. False = answered: the node refused, in its words. */
+bool api_called(struct api_request *r, const struct node_answer *a);
 /* What a call that brings nothing ended with: 204, or its error; for the request as arg. */
 void api_done_empty(const struct node_answer *a, void *arg);
 /* The same of one that is about no sandbox: the node's refusal goes through as it is. */
@@ -91,6 +94,8 @@ void api_work(struct api_request *r, void (*work)(void *r), void (*done)(struct 
 const struct index_sandbox *api_sandbox(struct api_request *r, bool hidden);
 /* 404 in words that clients understand (e2b.md A.3), with lastTermination where that is known. */
 void api_sandbox_not_found(struct api_request *r);
+/* decode_query() of the request's own; false = answered. */
+bool api_query(struct api_request *r, query_pair_fn *fn, void *arg);
 /* False = answered with 503: nothing is known of sandboxes and templates yet. */
 bool api_index_ready(struct api_request *r);
 

@@ -258,13 +258,7 @@ static void list(struct api_request *r, const struct snapshot_query *q)
 void handle_snapshots(struct api_request *r)
 {
 	struct snapshot_query q = {.limit = PAGE_MAX};
-	struct error err = {0};
-	int e = decode_query(r->http->head->query, parse_query, &q, &err);
-	if (e < 0 && !err.code)
-		error_set(&err, e, 503, "the server is out of memory");
-	if (e < 0)
-		api_fail(r, &err);
-	else if (api_index_ready(r))
+	if (api_query(r, parse_query, &q) && api_index_ready(r))
 		list(r, &q);
 }
 

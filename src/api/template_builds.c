@@ -83,11 +83,8 @@ static void made(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
 	static const char *const lists[] = {"aliases", "names"};
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	const struct msg_build_made *m = &a->body->build_made;
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};

@@ -47,11 +47,8 @@ static void made(const struct node_answer *a, void *arg)
 	struct api_request *r = arg;
 	struct cube_work *w = r->work;
 	struct error err = {0};
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	snprintf(w->b.template, sizeof(w->b.template), "%.*s", STR_FMT(a->body->build_made.template));
 	snprintf(w->b.build, sizeof(w->b.build), "%.*s", STR_FMT(a->body->build_made.build));
 	api_wait(r, build_start(r, &w->b, w->args.build.spec, w->args.build.force, NULL, started, &err), &err);
@@ -110,11 +107,8 @@ static void named(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
 	const struct naming *n = r->work;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	const struct index_template *t = index_template_find(r->api->config.index, str_of(n->template));
 	struct template_uses *uses = t ? template_uses_new(r) : NULL;
 	if (!uses) {

@@ -12,11 +12,8 @@ enum { COLLECT_AGE_MAX = 315360000 };
 static void described(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	cleanup_buf struct buf body = BUF_INIT;
 	buf_add_str(&body, a->body->template_description.description);
 	api_answer(r, 200, &body);
@@ -43,11 +40,8 @@ void handle_template_description(struct api_request *r)
 static void collected(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	cleanup_buf struct buf body = BUF_INIT;
 	struct out o = {.to = &body};
 	struct str rest = a->body->images_page.images.raw, image, name, text;

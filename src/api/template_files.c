@@ -81,11 +81,8 @@ static void answer_link(const struct node_answer *a, void *arg)
 {
 	struct api_request *r = arg;
 	const struct link *l = r->work;
-	r->call = NULL;
-	if (a->err) {
-		api_fail(r, a->err);
+	if (!api_called(r, a))
 		return;
-	}
 	cleanup_buf struct buf body = BUF_INIT, url = BUF_INIT;
 	struct signature signature;
 	int64_t expires = clock_realtime() / NS_PER_S + LINK_SECONDS;

@@ -220,10 +220,9 @@ static void answer_log(const struct node_answer *a, void *arg)
 	api_answer(r, 200, &body);
 }
 
-static void show(struct api_request *r, int (*parse)(struct str name, struct str value, void *arg, struct error *err), node_done_fn *done)
+static void show(struct api_request *r, query_pair_fn *parse, node_done_fn *done)
 {
 	struct template_build b;
-	struct error err = {0};
 	if (!build_of_path(r, &b))
 		return;
 	struct build_query *q = r->work = calloc(1, sizeof(*q));
@@ -233,12 +232,7 @@ static void show(struct api_request *r, int (*parse)(struct str name, struct str
 	}
 	*q = (struct build_query){.b = b, .limit = PAGE_MAX, .entries_out.to = &q->entries, .lines_out.to = &q->lines};
 	r->release = query_release;
-	int e = decode_query(r->http->head->query, parse, q, &err);
-	if (e < 0 && !err.code)
-		error_set(&err, e, 503, "the server is out of memory");
-	if (e < 0)
-		api_fail(r, &err);
-	else
+	if (api_query(r, parse, q))
 		ask(r, done);
 }
 

@@ -182,17 +182,13 @@ void handle_tag_exists(struct api_request *r)
 {
 	char tag[TEMPLATE_TAG_MAX + 1] = "";
 	struct index_tag found;
-	struct error err = {0};
 	const struct index_template *t = path_template(r);
 	if (!t)
 		return;
-	int e = decode_query(r->http->head->query, parse_tag, tag, &err);
-	if (e == 0 && !tag[0])
-		e = error_set(&err, -EINVAL, 400, "tag is missing");
-	if (e < 0) {
-		if (!err.code)
-			error_set(&err, e, 503, "the server is out of memory");
-		api_fail(r, &err);
+	if (!api_query(r, parse_tag, tag))
+		return;
+	if (!tag[0]) {
+		api_failf(r, 400, "tag is missing");
 		return;
 	}
 	cleanup_buf struct buf body = BUF_INIT;
@@ -312,14 +308,7 @@ void handle_template_delete(struct api_request *r)
 		api_fail(r, &err);
 		return;
 	}
-	int e = decode_query(r->http->head->query, parse_delete, &force, &err);
-	if (e < 0) {
-		if (!err.code)
-			error_set(&err, e, 503, "the server is out of memory");
-		api_fail(r, &err);
-		return;
-	}
-	if (!api_index_ready(r))
+	if (!api_query(r, parse_delete, &force) || !api_index_ready(r))
 		return;
 	/* Nobody else's template can be meant where the team has a snapshot of that name. */
 	const struct index_template *t = source_template(r->api->config.index, r->team, &reference);

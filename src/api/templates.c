@@ -112,22 +112,10 @@ static int parse_page(struct str name, struct str value, void *arg, struct error
 	return r == 0 && p->cursor.ascending ? error_set(err, -EINVAL, 400, "Invalid next token") : r;
 }
 
-/* False = answered. */
-static bool parse_query(struct api_request *r, int (*parse)(struct str name, struct str value, void *arg, struct error *err), void *arg)
-{
-	struct error err = {0};
-	int e = decode_query(r->http->head->query, parse, arg, &err);
-	if (e < 0 && !err.code)
-		error_set(&err, e, 503, "the server is out of memory");
-	if (e < 0)
-		api_fail(r, &err);
-	return e == 0;
-}
-
 void handle_templates_v2(struct api_request *r)
 {
 	struct page p = {.limit = PAGE_MAX};
-	if (parse_query(r, parse_page, &p) && api_index_ready(r))
+	if (api_query(r, parse_page, &p) && api_index_ready(r))
 		answer_list(r, &p);
 }
 
@@ -256,7 +244,7 @@ void handle_template(struct api_request *r)
 		return;
 	}
 	q->limit = PAGE_MAX;
-	if (!parse_query(r, parse_builds, q) || !api_index_ready(r))
+	if (!api_query(r, parse_builds, q) || !api_index_ready(r))
 		return;
 	/* The team's own is shown before it is ready, too, by its id. */
 	const struct sandbox_index *ix = r->api->config.index;
