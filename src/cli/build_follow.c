@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/exec.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -76,7 +77,7 @@ bool build_interrupted(int signals, int ms)
 static bool interrupted(struct build *b, int ms)
 {
 	if (b->signals < 0)
-		b->signals = exec_block_signals();
+		b->signals = signals_block(true);
 	return build_interrupted(b->signals, ms);
 }
 

@@ -53,7 +53,7 @@ int build_run(struct build *b, json_t *body);
 /* The log of a build, from the first entry on; follow: until it ended. *ret_status gets how it is now ("ready", "error", …). 0, -EINTR after a signal, or -errno with *err. */
 int build_show_log(struct build *b, bool follow, char ret_status[16], struct error *err);
 
-/* A signal that ends a command came, or comes within that time; signals: exec_block_signals(). */
+/* A signal that ends a command came, or comes within that time; signals: signals_block(). */
 bool build_interrupted(int signals, int ms);
 
 #endif

@@ -52,6 +52,8 @@ int cmd_template_tag(struct cli *c);
 int cmd_template_untag(struct cli *c);
 int cmd_template_publish(struct cli *c);
 int cmd_template_unpublish(struct cli *c);
+/* Deletes the templates or snapshots that the words name; query: "" or "?…". The exit code. */
+int template_delete_words(struct cli *c, const char *query);
 int cmd_template_delete(struct cli *c);
 int cmd_template_gc(struct cli *c);
 

@@ -5,12 +5,12 @@
 #include "base/fd.h"
 #include "cli/client.h"
 #include "cli/listen.h"
+#include "cli/signals.h"
 #include "forward/forward.h"
 #include "io/json.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -127,13 +127,7 @@ int cmd_forward(struct cli *c)
 	char url[80];
 	cleanup_client struct client cl = {0};
 	cleanup_json json_t *info = NULL;
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	cleanup_fd int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	cleanup_fd int signals = signals_block(false);
 	const struct cli_value *listen = cli_flag(c, "listen");
 	struct destination to = {.ctx = NULL};
 	const char *ca = getenv("SSL_CERT_FILE");

@@ -181,27 +181,5 @@ int cmd_snapshot_list(struct cli *c)
 
 int cmd_snapshot_delete(struct cli *c)
 {
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *deleted = json_array();
-	int code = EXIT_OK;
-	if (client_open(&cl, c, &err) < 0)
-		return cli_fail(c, &err);
-	for (size_t i = 0; i < c->n_words; i++) {
-		cleanup_buf struct buf path = BUF_INIT;
-		buf_add_c(&path, "/templates/");
-		url_encode(&path, str_of(c->words[i]));
-		if (!buf_cstr(&path) || client_call(&cl, "DELETE", buf_cstr(&path), NULL, NULL, NULL, &err) < 0) {
-			code = cli_fail(c, &err);
-			continue;
-		}
-		json_array_append_new(deleted, json_string(c->words[i]));
-		if (!c->json)
-			printf("%s\n", c->words[i]);
-	}
-	if (c->json) {
-		cleanup_json json_t *answer = json_pack("{s:O}", "deleted", deleted);
-		print_json(answer);
-	}
-	return code;
+	return template_delete_words(c, ""); /* what templates and snapshots are deleted by is one call (e2b.md A.6) */
 }

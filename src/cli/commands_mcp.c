@@ -3,32 +3,19 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cli/client.h"
+#include "cli/signals.h"
 #include "mcp/console.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <sys/signalfd.h>
 
 enum { CALL_THREADS = 32, CHORE_THREADS = 2 };
-
-/* Before any thread exists. */
-static int block_signals(void)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, 0}; *s; s++)
-		sigaddset(&set, *s);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return fd < 0 ? -errno : fd;
-}
 
 int cmd_mcp(struct cli *c)
 {
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
-	cleanup_fd int signals = block_signals();
+	cleanup_fd int signals = signals_block(false); /* before any thread exists */
 	const struct cli_value *template = cli_flag(c, "template"), *lease = cli_flag(c, "lease");
 	if (client_open(&cl, c, &err) < 0)
 		return cli_fail(c, &err);

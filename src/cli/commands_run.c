@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/exec.h"
+#include "cli/signals.h"
 #include "io/json.h"
 
 #include <errno.h>
@@ -76,7 +77,7 @@ int cmd_run(struct cli *c)
 	cleanup_client struct client cl = {0};
 	cleanup_target struct target t = {.token = NULL};
 	/* From here on a signal waits, so that no sandbox is left behind. */
-	cleanup_fd int signals = exec_block_signals();
+	cleanup_fd int signals = signals_block(true);
 	if (client_open(&cl, c, &err) < 0 || create(&cl, c, &t, &err) < 0)
 		return cli_fail(c, &err);
 	struct lease lease = {.cl = &cl, .next = clock_monotonic() + LEASE_RENEW_S * NS_PER_S};

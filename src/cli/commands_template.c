@@ -339,7 +339,7 @@ int cmd_template_unpublish(struct cli *c)
 	return set_public(c, false);
 }
 
-int cmd_template_delete(struct cli *c)
+int template_delete_words(struct cli *c, const char *query)
 {
 	struct error err = {0};
 	cleanup_client struct client cl = {0};
@@ -349,7 +349,7 @@ int cmd_template_delete(struct cli *c)
 		return cli_fail(c, &err);
 	for (size_t i = 0; i < c->n_words; i++) {
 		cleanup_buf struct buf path = BUF_INIT;
-		if (!template_path(&path, "/templates/", str_of(c->words[i]), cli_flag(c, "force")->set ? "?force=true" : ""))
+		if (!template_path(&path, "/templates/", str_of(c->words[i]), query))
 			return no_memory(c);
 		if (client_call(&cl, "DELETE", buf_cstr(&path), NULL, NULL, NULL, &err) < 0) {
 			code = cli_fail(c, &err);
@@ -364,6 +364,11 @@ int cmd_template_delete(struct cli *c)
 		print_json(answer);
 	}
 	return code;
+}
+
+int cmd_template_delete(struct cli *c)
+{
+	return template_delete_words(c, cli_flag(c, "force")->set ? "?force=true" : "");
 }
 
 static void print_images(const json_t *answer, bool dry)

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/fd.h"
+#include "cli/signals.h"
 #include "io/connect.h"
 #include "io/json.h"
 
@@ -88,17 +89,6 @@ static int exit_code_of(const json_t *end)
 		if (str_starts(status, str_of(signal_texts[i].text)))
 			return 128 + signal_texts[i].number;
 	return 255;
-}
-
-int exec_block_signals(void)
-{
-	sigset_t set;
-	sigemptyset(&set);
-	for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, SIGWINCH, 0}; *s; s++)
-		sigaddset(&set, *s);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	return fd < 0 ? -errno : fd;
 }
 
 /* Output */
@@ -520,7 +510,7 @@ int exec_run(struct client *cl, const struct target *t, const struct exec_reques
 	struct session *s = calloc(1, sizeof(*s));
 	if (!s)
 		return error_errno(err, -ENOMEM, "exec");
-	*s = (struct session){.cl = cl, .target = t, .q = q, .out.fd = 1, .err.fd = 2, .signals = exec_block_signals(),
+	*s = (struct session){.cl = cl, .target = t, .q = q, .out.fd = 1, .err.fd = 2, .signals = signals_block(true),
 		.input_off = q->stdin_closed || (!q->tty && stdin_is_null())};
 	s->multi = curl_multi_init();
 	s->stream = curl_easy_init();

@@ -25,7 +25,4 @@ enum { EXEC_TIMED_OUT = 124 };
  */
 int exec_run(struct client *cl, const struct target *t, const struct exec_request *q, int *ret_signal, struct error *err);
 
-/* Blocks the signals that exec_run() takes, so that none is lost before and after it; returns a descriptor that tells of them. -errno. */
-int exec_block_signals(void);
-
 #endif

@@ -5,6 +5,7 @@
 #include "cli/exec.h"
 #include "cli/oci_archive.h"
 #include "cli/output.h"
+#include "cli/signals.h"
 #include "image/spec.h"
 #include "io/json.h"
 #include "io/url.h"
@@ -212,7 +213,7 @@ int cmd_template_export(struct cli *c)
 	}
 	if (client_open(&cl, c, &err) < 0)
 		return cli_fail(c, &err);
-	struct export x = {.client = &cl, .cli = c, .given = c->words[0], .signals = exec_block_signals()};
+	struct export x = {.client = &cl, .cli = c, .given = c->words[0], .signals = signals_block(true)};
 	progress_init(&x.progress, c->json);
 	int r = get_description(&x, &err);
 	if (r == 0)
