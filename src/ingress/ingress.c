@@ -112,11 +112,17 @@ void exchange_set_timer(struct exchange *x, int64_t ns)
 		loop_timer_in(x->timer, ns);
 }
 
+/* Keys of this server stay outside of sandboxes; the MCP server works with them. */
+static struct forward forward_rules(const struct exchange *x)
+{
+	return (struct forward){.own_key = x->tools ? NULL : x->ingress->config.own_key, .arg = x->ingress->config.arg};
+}
+
 /* The end of the request's body, with what follows it. */
 static void send_end(struct exchange *x)
 {
 	if (x->req->head->framing == HTTP_BODY_CHUNKED) {
-		const struct forward f = {.own_key = x->tools ? NULL : x->ingress->config.own_key, .arg = x->ingress->config.arg};
+		const struct forward f = forward_rules(x);
 		cleanup_buf struct buf trailers = BUF_INIT;
 		if (forward_trailers(&trailers, http_req_trailers(x->req), &f) < 0) {
 			exchange_fail(x, "The server is out of memory", false);
@@ -138,8 +144,9 @@ static void pass_hangup(struct exchange *x)
 static void send_head(struct exchange *x)
 {
 	char peer[INET6_ADDRSTRLEN];
-	struct forward f = {.peer = peer_address(x->req, peer, sizeof(peer)), .proto = http_conn_is_secure(x->req->conn) ? "https" : "http", .own_key = x->tools ? NULL : x->ingress->config.own_key,
-		.arg = x->ingress->config.arg};
+	struct forward f = forward_rules(x);
+	f.peer = peer_address(x->req, peer, sizeof(peer));
+	f.proto = http_conn_is_secure(x->req->conn) ? "https" : "http";
 	cleanup_buf struct buf head = BUF_INIT;
 	if (forward_request(&head, x->req->head, &f) < 0) {
 		exchange_fail(x, "The server is out of memory", false);

@@ -24,7 +24,6 @@ struct console {
 	struct buf line, pending;
 	bool skipping; /* a line that is too long */
 	bool in_is_file, out_is_file; /* no epoll for these */
-	bool over;
 	unsigned left;
 };
 
@@ -32,7 +31,6 @@ static void on_closed(unsigned left, void *arg)
 {
 	struct console *c = arg;
 	c->left = left;
-	c->over = true;
 	loop_stop(c->loop);
 }
 

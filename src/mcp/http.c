@@ -2,7 +2,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/map.h"
 #include "base/random.h"
 #include "io/http_server.h"
 #include "io/json.h"

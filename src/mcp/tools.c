@@ -9,7 +9,6 @@
 #include "mcp/run.h"
 #include "mcp/scrub.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,10 +56,10 @@ static const char *text_of(const struct tool_run *r, const char *name)
 	return json_is_string(v) ? json_string_value(v) : NULL;
 }
 
-static int64_t number_of(const struct tool_run *r, const char *name, int64_t usual)
+/* Absent ones have been filled in by tool_prepare(). */
+static int64_t number_of(const struct tool_run *r, const char *name)
 {
-	const json_t *v = arg(r, name);
-	return json_is_integer(v) ? json_integer_value(v) : usual;
+	return json_integer_value(arg(r, name));
 }
 
 /* Results */
@@ -189,7 +188,7 @@ static int take_box(struct tool_run *r, const json_t *made, struct str template,
 static int create(struct tool_run *r, struct error *err)
 {
 	const char *template = text_of(r, "template");
-	int64_t timeout = number_of(r, "timeout", 600), ends = clock_boottime() + timeout * NS_PER_S;
+	int64_t timeout = number_of(r, "timeout"), ends = clock_boottime() + timeout * NS_PER_S;
 	char key[33], header[64];
 	if (!template)
 		template = r->config->template;
@@ -221,7 +220,7 @@ static int create(struct tool_run *r, struct error *err)
 static int run_cell(struct tool_run *r, struct error *err)
 {
 	struct code_result result;
-	int seconds = (int)number_of(r, "timeout", 120);
+	int seconds = (int)number_of(r, "timeout");
 	int e = run_code(r->server, r->box, text_of(r, "code"), text_of(r, "language"), seconds, r->cancelled, &result, err);
 	if (e == 0) {
 		cleanup_buf struct buf text = BUF_INIT;
@@ -246,6 +245,27 @@ static int run_cell(struct tool_run *r, struct error *err)
 	return e;
 }
 
+/* A call of envd's file service (e2b.md B.7); body NULL: `field` is what was no UTF-8. 0 with the status and the answer's JSON (or NULL), or -errno. */
+static int filesystem(struct tool_run *r, const char *method, const json_t *body, const char *field, size_t max, long *ret_status, json_t **ret, struct error *err)
+{
+	cleanup_free char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+	cleanup_buf struct buf answer = BUF_INIT;
+	char path[64];
+	snprintf(path, sizeof(path), "/filesystem.Filesystem/%s", method);
+	struct remote_request q = {.method = "POST", .path = path, .body = str_of(text), .header = "Connect-Protocol-Version: 1", .sandbox = r->box->id, .token = r->box->token, .port = ENVD,
+		.timeout_s = CALL_S, .max = max, .cancelled = r->cancelled};
+	if (!text)
+		return error_set(err, -EINVAL, 400, "%s must be UTF-8", field);
+	int e = remote_call(r->server, &q, &answer, ret_status, err);
+	if (e < 0)
+		return e;
+	struct error ignored;
+	*ret = json_parse(buf_str(&answer), max, "answer", &ignored);
+	/* Else it is the ingress that does not know the sandbox. */
+	bool of_envd = str_is(json_str(json_object_get(*ret, "code")), "not_found");
+	return *ret_status == 502 || (*ret_status == 404 && !of_envd) ? lost(err) : 0;
+}
+
 /* Where a path that a caller gave stands, without a symbolic link that leads out of the workspace. */
 static int settle_path(struct tool_run *r, const char *field, struct buf *to, struct error *err)
 {
@@ -257,21 +277,11 @@ static int settle_path(struct tool_run *r, const char *field, struct buf *to, st
 	for (size_t n = strlen(MCP_WORKSPACE); n < path.n;) {
 		for (n++; n < path.n && path.p[n] != '/'; n++)
 			;
-		cleanup_json json_t *body = json_pack("{s:s#}", "path", path.p, n);
-		cleanup_free char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
-		cleanup_buf struct buf answer = BUF_INIT;
+		cleanup_json json_t *body = json_pack("{s:s#}", "path", path.p, n), *j = NULL;
 		long status = 0;
-		struct remote_request q = {.method = "POST", .path = "/filesystem.Filesystem/Stat", .body = str_of(text), .header = "Connect-Protocol-Version: 1", .sandbox = r->box->id,
-			.token = r->box->token, .port = ENVD, .timeout_s = CALL_S, .max = 256 * 1024, .cancelled = r->cancelled};
-		if (!text)
-			return error_set(err, -EINVAL, 400, "%s must be UTF-8", field);
-		e = remote_call(r->server, &q, &answer, &status, err);
+		e = filesystem(r, "Stat", body, field, 256 * 1024, &status, &j, err);
 		if (e < 0)
 			return e;
-		struct error ignored;
-		cleanup_json json_t *j = json_parse(buf_str(&answer), 256 * 1024, "answer", &ignored);
-		if (status == 502 || (status == 404 && !str_is(json_str(json_object_get(j, "code")), "not_found")))
-			return lost(err);
 		if (status != 200)
 			return 0; /* nothing is there: no link either */
 		struct str target = json_str(json_object_get(json_object_get(j, "entry"), "symlinkTarget"));
@@ -284,7 +294,7 @@ static int settle_path(struct tool_run *r, const char *field, struct buf *to, st
 static int run_shell(struct tool_run *r, struct error *err)
 {
 	struct command_result result = {0};
-	int seconds = (int)number_of(r, "timeout", 60);
+	int seconds = (int)number_of(r, "timeout");
 	cleanup_buf struct buf cwd = BUF_INIT;
 	int e = arg(r, "cwd") ? settle_path(r, "cwd", &cwd, err) : 0;
 	if (e < 0)
@@ -297,8 +307,9 @@ static int run_shell(struct tool_run *r, struct error *err)
 		if (result.timed_out)
 			buf_addf(&text, "%sThe command was killed: it ran for longer than its timeout of %d s.", buf_len(&text) ? "\n" : "", seconds);
 		else
-			buf_addf(&text, "%sexit code: %d%s%s%s", buf_len(&text) ? "\n" : "", result.exit_code, str_starts(str_of(result.status), STR("signal")) ? " (" : "",
-				str_starts(str_of(result.status), STR("signal")) ? result.status : "", str_starts(str_of(result.status), STR("signal")) ? ")" : "");
+			buf_addf(&text, "%sexit code: %d", buf_len(&text) ? "\n" : "", result.exit_code);
+		if (!result.timed_out && str_starts(str_of(result.status), STR("signal")))
+			buf_addf(&text, " (%s)", result.status);
 		add_text(r, buf_str(&text));
 		r->failed = result.timed_out;
 	}
@@ -433,22 +444,15 @@ static int write_file(struct tool_run *r, struct error *err)
 
 static int list_files(struct tool_run *r, struct error *err)
 {
-	cleanup_buf struct buf path = BUF_INIT, answer = BUF_INIT, text = BUF_INIT;
+	cleanup_buf struct buf path = BUF_INIT, text = BUF_INIT;
 	long status = 0;
 	int e = settle_path(r, "path", &path, err);
 	if (e < 0)
 		return e;
-	cleanup_json json_t *body = json_pack("{s:s#,s:I}", "path", buf_str(&path).p, buf_len(&path), "depth", (json_int_t)number_of(r, "depth", 1));
-	cleanup_free char *request = body ? json_dumps(body, JSON_COMPACT) : NULL;
-	struct remote_request q = {.method = "POST", .path = "/filesystem.Filesystem/ListDir", .body = str_of(request), .header = "Connect-Protocol-Version: 1", .sandbox = r->box->id,
-		.token = r->box->token, .port = ENVD, .timeout_s = CALL_S, .max = MAX_ANSWER, .cancelled = r->cancelled};
-	e = request ? remote_call(r->server, &q, &answer, &status, err) : error_set(err, -EINVAL, 400, "path must be UTF-8");
+	cleanup_json json_t *body = json_pack("{s:s#,s:I}", "path", buf_str(&path).p, buf_len(&path), "depth", (json_int_t)number_of(r, "depth")), *j = NULL;
+	e = filesystem(r, "ListDir", body, "path", MAX_ANSWER, &status, &j, err);
 	if (e < 0)
 		return e;
-	struct error ignored;
-	cleanup_json json_t *j = json_parse(buf_str(&answer), MAX_ANSWER, "answer", &ignored);
-	if (status == 502 || (status == 404 && !str_is(json_str(json_object_get(j, "code")), "not_found")))
-		return lost(err);
 	if (status == 404)
 		return error_set(err, -ENOENT, 404, "there is no directory '%s'", text_of(r, "path"));
 	if (status != 200)
@@ -548,7 +552,7 @@ static int snapshot(struct tool_run *r, struct error *err)
 static int fork_box(struct tool_run *r, struct error *err)
 {
 	cleanup_json json_t *all = NULL;
-	int64_t count = number_of(r, "count", 1);
+	int64_t count = number_of(r, "count");
 	cleanup_json json_t *body = json_pack("{s:I,s:i}", "count", (json_int_t)count, "timeout", r->config->lease_s);
 	int e = about_box(r, "POST", "/fork", body, CALL_S + 30, &all, err);
 	if (e < 0)
@@ -695,11 +699,12 @@ static int check_argument(const struct argument *a, const json_t *v, struct erro
 	return (int64_t)bytes <= a->max ? 0 : error_set(err, -EINVAL, 400, "%s must have at most %lld bytes, it has %zu", a->name, (long long)a->max, bytes);
 }
 
-static int check_arguments(const struct tool *t, const json_t *args, struct error *err)
+/* Numbers that are absent get their usual value. */
+static int check_arguments(const struct tool *t, json_t *args, struct error *err)
 {
 	const char *key;
 	json_t *value;
-	json_object_foreach((json_t *)(uintptr_t)args, key, value) {
+	json_object_foreach(args, key, value) {
 		const struct argument *a = t->args;
 		while (a->name && strcmp(a->name, key) != 0)
 			a++;
@@ -709,9 +714,14 @@ static int check_arguments(const struct tool *t, const json_t *args, struct erro
 		if (e < 0)
 			return e;
 	}
-	for (const struct argument *a = t->args; a->name; a++)
-		if (a->required && !json_object_get(args, a->name))
+	for (const struct argument *a = t->args; a->name; a++) {
+		if (json_object_get(args, a->name))
+			continue;
+		if (a->required)
 			return error_set(err, -EINVAL, 400, "%s is missing", a->name);
+		if (a->kind == NUMBER && json_object_set_new(args, a->name, json_integer(a->usual)) < 0)
+			return error_errno(err, -ENOMEM, "%s", a->name);
+	}
 	return 0;
 }
 
