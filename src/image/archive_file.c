@@ -2,14 +2,12 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "image/path.h"
+#include "image/sent_tar.h"
 
-#include <archive.h>
 #include <archive_entry.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-
-enum { PIECE = 128 * 1024 };
 
 /* ---- made of texts ---- */
 
@@ -61,27 +59,6 @@ void archive_file_done(struct archive_file *a)
 
 /* ---- in an archive ---- */
 
-struct input {
-	int fd;
-	off_t at;
-	char piece[PIECE];
-};
-
-static la_ssize_t give(struct archive *a, void *arg, const void **ret)
-{
-	struct input *in = arg;
-	ssize_t n;
-	do
-		n = pread(in->fd, in->piece, PIECE, in->at);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		archive_set_error(a, errno, "%s", strerror(errno));
-	else
-		in->at += n;
-	*ret = in->piece;
-	return n;
-}
-
 /* Contents of the outer archive's entry, as they come. */
 static la_ssize_t give_entry(struct archive *a, void *arg, const void **ret)
 {
@@ -96,15 +73,12 @@ static la_ssize_t give_entry(struct archive *a, void *arg, const void **ret)
 	return r == ARCHIVE_EOF ? 0 : -1;
 }
 
-static struct archive *open_outer(struct input *in)
+static struct archive *open_outer(struct sent_tar *in, int fd)
 {
 	struct archive *a = archive_read_new();
-	if (!a)
-		return NULL;
-	archive_read_support_format_tar(a);
-	archive_read_support_filter_gzip(a);
-	archive_read_support_filter_zstd(a);
-	if (archive_read_open(a, in, NULL, give, NULL) != ARCHIVE_OK) {
+	in->fd = fd;
+	in->at = 0;
+	if (a && !sent_tar_open(a, in, sent_tar_give)) {
 		archive_read_free(a);
 		return NULL;
 	}
@@ -112,12 +86,11 @@ static struct archive *open_outer(struct input *in)
 }
 
 /* Goes to the last entry of that name (the archive may have several): its number; -1: there is none. */
-static long find(int fd, const char *path, struct input *in)
+static long find(int fd, const char *path, struct sent_tar *in)
 {
 	long found = -1;
 	struct archive_entry *e;
-	*in = (struct input){.fd = fd};
-	struct archive *a = open_outer(in);
+	struct archive *a = open_outer(in, fd);
 	for (long k = 0; a && archive_read_next_header(a, &e) >= ARCHIVE_WARN; k++) {
 		cleanup_buf struct buf clean = BUF_INIT;
 		const char *name = archive_entry_pathname(e);
@@ -157,19 +130,20 @@ static int unpack(struct archive *outer, int to, struct error *err)
 	return code;
 }
 
-static bool is_tar(int fd, struct input *in)
+static bool is_tar(int fd, struct sent_tar *in)
 {
 	struct archive_entry *e;
 	struct archive *a = archive_read_new();
-	*in = (struct input){.fd = fd};
-	bool is = a && archive_read_support_format_tar(a) == ARCHIVE_OK && archive_read_open(a, in, NULL, give, NULL) == ARCHIVE_OK && archive_read_next_header(a, &e) >= ARCHIVE_WARN;
+	in->fd = fd;
+	in->at = 0;
+	bool is = a && archive_read_support_format_tar(a) == ARCHIVE_OK && archive_read_open(a, in, NULL, sent_tar_give, NULL) == ARCHIVE_OK && archive_read_next_header(a, &e) >= ARCHIVE_WARN;
 	archive_read_free(a);
 	return is;
 }
 
 int archive_file_unpack(struct ask *ask, int fd, const char *path, int *ret_fd, struct error *err)
 {
-	cleanup_free struct input *in = calloc(1, sizeof(*in));
+	cleanup_free struct sent_tar *in = calloc(1, sizeof(*in));
 	cleanup_fd int to = -1;
 	struct archive_entry *e;
 	uint64_t number;
@@ -181,8 +155,7 @@ int archive_file_unpack(struct ask *ask, int fd, const char *path, int *ret_fd, 
 	int r = ask_new_file(ask, 0, &number, &to, err);
 	if (r < 0)
 		return r;
-	*in = (struct input){.fd = fd};
-	struct archive *outer = open_outer(in);
+	struct archive *outer = open_outer(in, fd);
 	for (long k = 0; outer && r == 0 && k <= place; k++)
 		r = archive_read_next_header(outer, &e) < ARCHIVE_WARN;
 	if (!outer)

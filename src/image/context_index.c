@@ -2,41 +2,22 @@
 #include "base/cleanup.h"
 #include "base/map.h"
 #include "image/path.h"
+#include "image/sent_tar.h"
 
-#include <archive.h>
 #include <archive_entry.h>
 #include <openssl/evp.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PIECE = 128 * 1024, MAGIC = 512 };
+enum { MAGIC = 512 };
 
 struct reading {
 	struct context_index *ix;
 	struct archive *a;
-	int fd;
-	off_t at;
 	size_t names, cap;
 	struct map files; /* path to its place in the index + 1: what hard links lead to */
-	char *piece;
 	struct error *err;
 };
-
-static la_ssize_t give(struct archive *a, void *arg, const void **ret)
-{
-	struct reading *r = arg;
-	ssize_t n;
-	do
-		n = pread(r->fd, r->piece, PIECE, r->at);
-	while (n < 0 && errno == EINTR);
-	if (n < 0) {
-		archive_set_error(a, errno, "%s", strerror(errno));
-		return -1;
-	}
-	r->at += n;
-	*ret = r->piece;
-	return n;
-}
 
 /* Paths so that everything in a directory follows it: a slash comes before all else. */
 static int compare(struct str a, struct str b)
@@ -199,15 +180,11 @@ static void settle(struct context_index *ix)
 	ix->n = n;
 }
 
-static int read_all(struct reading *r)
+static int read_all(struct reading *r, struct sent_tar *in)
 {
 	struct archive_entry *e;
 	int code, k = 0;
-	archive_read_support_format_tar(r->a);
-	archive_read_support_format_empty(r->a);
-	archive_read_support_filter_gzip(r->a);
-	archive_read_support_filter_zstd(r->a);
-	if (archive_read_open(r->a, r, NULL, give, NULL) != ARCHIVE_OK)
+	if (!sent_tar_open(r->a, in, sent_tar_give))
 		return broken(r, "no tar");
 	while (k == 0 && (code = archive_read_next_header(r->a, &e)) != ARCHIVE_EOF)
 		k = code < ARCHIVE_WARN ? broken(r, "a broken tar") : take_entry(r, e);
@@ -216,12 +193,14 @@ static int read_all(struct reading *r)
 
 int context_index_read(struct context_index *ix, int fd, struct error *err)
 {
-	struct reading r = {.ix = ix, .fd = fd, .a = archive_read_new(), .piece = malloc(PIECE), .err = err};
+	struct reading r = {.ix = ix, .a = archive_read_new(), .err = err};
+	cleanup_free struct sent_tar *in = calloc(1, sizeof(*in));
 	*ix = (struct context_index){0};
-	int code = r.a && r.piece ? read_all(&r) : error_errno(err, -ENOMEM, "context");
+	if (in)
+		in->fd = fd;
+	int code = r.a && in ? read_all(&r, in) : error_errno(err, -ENOMEM, "context");
 	archive_read_free(r.a);
 	map_done(&r.files);
-	free(r.piece);
 	settle(ix);
 	return code;
 }

@@ -1,7 +1,7 @@
 #include "image/copy_tar.h"
 #include "base/cleanup.h"
+#include "image/sent_tar.h"
 
-#include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
 #include <stdio.h>
@@ -9,15 +9,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PIECE = 64 * 1024 };
+enum { ZEROS = 64 * 1024 };
 #define MAX_FILE (INT64_C(1) << 40) /* bytes, with holes */
 
-/* Where an archive is read from. */
+/* Where an archive is read from: a file, or a download when there is one. */
 struct input {
-	int fd;
-	off_t at;
+	struct sent_tar file;
 	struct envd_download *from;
-	char *piece;
 	struct error *err; /* set when reading failed */
 };
 
@@ -35,39 +33,34 @@ struct pass {
 
 /* ---- reading ---- */
 
-static ssize_t read_input(struct archive *a, void *arg, const void **ret)
+static la_ssize_t read_input(struct archive *a, void *arg, const void **ret)
 {
 	struct input *in = arg;
 	ssize_t n;
-	*ret = in->piece;
 	if (in->from) {
-		n = envd_download_read(in->from, in->piece, PIECE, in->err);
+		*ret = in->file.piece;
+		n = envd_download_read(in->from, in->file.piece, sizeof(in->file.piece), in->err);
 	} else {
-		do
-			n = pread(in->fd, in->piece, PIECE, in->at);
-		while (n < 0 && errno == EINTR);
+		n = sent_tar_give(a, &in->file, ret);
 		if (n < 0)
-			error_errno(in->err, -errno, "the uploaded files");
-		else
-			in->at += n;
+			error_errno(in->err, -archive_errno(a), "the uploaded files");
 	}
 	if (n < 0)
 		archive_set_error(a, EIO, "reading failed");
 	return n < 0 ? -1 : n;
 }
 
-static struct archive *open_input(struct input *in)
+/* *in: a new one, freed after the archive. */
+static struct archive *open_input(int fd, struct envd_download *from, struct input **in, struct error *err)
 {
 	struct archive *a = archive_read_new();
-	if (!a)
-		return NULL;
-	/* Only what the library does itself: no programs. */
-	archive_read_support_format_tar(a);
-	archive_read_support_filter_gzip(a);
-	archive_read_support_filter_zstd(a);
-	/* An archive with nothing in it may have no bytes at all. */
-	archive_read_support_format_empty(a);
-	if (archive_read_open(a, in, NULL, read_input, NULL) != ARCHIVE_OK) {
+	*in = calloc(1, sizeof(**in));
+	if (*in) {
+		(*in)->file.fd = fd;
+		(*in)->from = from;
+		(*in)->err = err;
+	}
+	if (a && (!*in || !sent_tar_open(a, *in, read_input))) {
 		archive_read_free(a);
 		return NULL;
 	}
@@ -214,10 +207,10 @@ static int put_bytes(struct pass *p, const void *bytes, size_t n)
 
 static int put_zeros(struct pass *p, int64_t n)
 {
-	static const char zeros[PIECE];
+	static const char zeros[ZEROS];
 	int r = 0;
-	for (; n > 0 && r == 0; n -= PIECE)
-		r = archive_write_data(p->out, zeros, (size_t)MIN(n, (int64_t)PIECE)) < 0 ? failed(p) : 0;
+	for (; n > 0 && r == 0; n -= ZEROS)
+		r = archive_write_data(p->out, zeros, (size_t)MIN(n, (int64_t)ZEROS)) < 0 ? failed(p) : 0;
 	return r;
 }
 
@@ -338,9 +331,8 @@ static int name_member(struct pass *p, const struct copy_source *s, struct str r
 /* A further name of a file that is not copied itself: its bytes. */
 static int put_target(struct pass *p, struct archive_entry *e, struct str target)
 {
-	struct input in = {.fd = p->y->c->fd, .piece = malloc(PIECE), .err = p->err};
-	cleanup_free char *piece = in.piece;
-	struct archive *a = piece && in.fd >= 0 ? open_input(&in) : NULL;
+	cleanup_free struct input *in = NULL;
+	struct archive *a = p->y->c->fd >= 0 ? open_input(p->y->c->fd, NULL, &in, p->err) : NULL;
 	struct archive_entry *other;
 	cleanup_buf struct buf name = BUF_INIT;
 	int r = a ? 0 : broken(p->err, NULL);
@@ -451,11 +443,10 @@ static int finish(struct pass *p, int r)
 int copy_pass(struct copying *y, struct envd_download *from, struct copy_source *sources, size_t n, struct error *err)
 {
 	cleanup_buf struct buf name = BUF_INIT;
-	cleanup_free char *piece = malloc(PIECE);
+	cleanup_free struct input *in = NULL;
 	struct error local = {0};
-	struct input in = {.fd = y->c->fd, .from = from, .piece = piece, .err = &local};
 	struct pass p = {.y = y, .sources = sources, .n = n, .err = &local};
-	struct archive *a = piece ? open_input(&in) : NULL;
+	struct archive *a = open_input(y->c->fd, from, &in, &local);
 	int r = a ? run(&p, a) : broken(&local, NULL);
 	r = finish(&p, r);
 	archive_read_free(a);
