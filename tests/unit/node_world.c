@@ -187,7 +187,7 @@ void settle(void)
 		loop_turn(loop, 4);
 		while (receive(&id))
 			any = true;
-		quiet = any || !records_idle(node->records) ? 0 : quiet + 1;
+		quiet = any || !records_idle(node->records) || node->removals ? 0 : quiet + 1; /* the worker of a removal takes its time, too */
 	}
 }
 
