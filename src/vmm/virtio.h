@@ -1,0 +1,84 @@
+/*
+ * A virtio device behind the MMIO transport (virtio 1.2, 4.2). A device lives on the monitor's loop: all of its functions are called there. The processors' threads only pass register
+ * accesses on (vcpu.h) and wait for them, but for the interrupt status and its acknowledgement, which are atomic.
+ */
+#ifndef CUBICLE_VMM_VIRTIO_H
+#define CUBICLE_VMM_VIRTIO_H
+
+#include "io/loop.h"
+#include "vmm/virtqueue.h"
+
+#include <stdatomic.h>
+
+enum { VIRTIO_QUEUES_MAX = 8 };
+
+enum virtio_id { VIRTIO_NET = 1, VIRTIO_BLOCK = 2, VIRTIO_ENTROPY = 4, VIRTIO_BALLOON = 5, VIRTIO_VSOCK = 19 };
+
+struct virtio_device;
+
+/* What a kind of device is. Pointers may be NULL where nothing is said against it. */
+struct virtio_ops {
+	enum virtio_id id;
+	const char *name;
+	/* The driver is ready: queues are valid, `accepted` holds. */
+	void (*activate)(struct virtio_device *d);
+	/* The guest resets it: when this returns, nothing of the device touches the guest's memory any more. The queues are reset after it. Also called before free. */
+	void (*reset)(struct virtio_device *d);
+	/* Not NULL. The guest has put something into the queue. Called for active devices only; spurious calls happen. */
+	void (*notify)(struct virtio_device *d, unsigned queue);
+	/* The device's configuration space: `n` of 1, 2, 4, 8 bytes, checked to lie in `config_size`. */
+	void (*config_read)(struct virtio_device *d, unsigned offset, void *to, unsigned n);
+	void (*config_write)(struct virtio_device *d, unsigned offset, const void *from, unsigned n);
+	/* Waits until nothing is under way (requests that workers have): then the state of queues and device is what can be saved. Requests that come later wait until resume(). */
+	void (*quiesce)(struct virtio_device *d);
+	void (*resume)(struct virtio_device *d);
+	/* The device's own state, beside what the transport saves. load(): 0 or -EINVAL; hostile bytes are possible (a damaged file). */
+	void (*save)(struct virtio_device *d, struct buf *to);
+	int (*load)(struct virtio_device *d, struct str from);
+	void (*free)(struct virtio_device *d);
+};
+
+/* The first member of every device's struct. */
+struct virtio_device {
+	const struct virtio_ops *ops;
+	struct loop *loop;
+	const struct guest_memory *memory;
+	uint64_t offered;          /* features; the transport adds VERSION_1, INDIRECT_DESC and EVENT_IDX */
+	unsigned n_queues, config_size;
+	/* The transport's, for devices to read: */
+	uint64_t accepted;
+	bool active;               /* DRIVER_OK, and not reset since */
+	struct virtqueue queue[VIRTIO_QUEUES_MAX];
+	int irq;                   /* eventfd that interrupts the guest; -1 in unit tests */
+	int notified;              /* eventfd that the kernel writes when the guest notifies any queue (KVM_IOEVENTFD on QueueNotify without a data match); -1 in unit tests */
+	struct loop_fd *watch;     /* of `notified` */
+	/* The transport's own: */
+	uint32_t status, features_select, driver_features_select, queue_select;
+	uint64_t driver_features;
+	uint32_t config_generation;
+	atomic_uint interrupt_status;
+};
+
+/* Fills the common part; the caller has set `ops`, `offered`, `n_queues`, `config_size`. Makes the eventfds and watches `notified`, unless loop is NULL (unit tests). 0 or -errno. */
+int virtio_init(struct virtio_device *d, struct loop *l, const struct guest_memory *m, struct error *err);
+/* Takes NULL. Resets, closes, calls ops->free. */
+void virtio_free(struct virtio_device *d);
+
+/* A register access: offset below 0x200 + config_size else zeros and nothing; size 1, 2, 4 (registers are 4 bytes wide: other sizes below 0x100 read 0, do nothing). On the loop. */
+void virtio_mmio_read(struct virtio_device *d, uint64_t offset, void *to, unsigned n);
+void virtio_mmio_write(struct virtio_device *d, uint64_t offset, const void *from, unsigned n);
+/* The two that need no loop, from any thread: InterruptStatus (0x60), and InterruptACK (0x64). True when it was one of them. */
+bool virtio_mmio_quick(struct virtio_device *d, uint64_t offset, bool write, void *data, unsigned n);
+
+/* Something was pushed: interrupts the guest if the queue wants it. */
+void virtio_used(struct virtio_device *d, struct virtqueue *q);
+/* The configuration has changed: new generation, interrupt. */
+void virtio_config_changed(struct virtio_device *d);
+/* The guest broke a rule: status DEVICE_NEEDS_RESET, nothing more is done for it until it resets the device. Logs once. */
+void virtio_broken(struct virtio_device *d, const char *what);
+
+/* Transport and queues and what ops->save() says, one block; version inside. load: 0 or -EINVAL; then the device is active again if it was. */
+void virtio_save(struct virtio_device *d, struct buf *to);
+int virtio_load(struct virtio_device *d, struct str from, struct error *err);
+
+#endif
