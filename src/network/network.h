@@ -6,6 +6,7 @@
 #include "base/map.h"
 #include "network/reach.h"
 #include "network/slot.h"
+#include "sys/netlink.h"
 
 #include <pthread.h>
 
@@ -32,6 +33,9 @@ static inline uint32_t network_guest_address(const struct network *n, unsigned n
 {
 	return n->pool.base + 2 * number + 1;
 }
+
+/* machine.c. In the new namespace, before its policy: makes the tap and its settings. *ret_index: its number there. 0 or -errno. */
+int machine_tap(struct network *n, struct net_slot *s, struct netlink *inside, int *ret_index, struct error *err);
 
 /* opened.c. (Re)makes the host's chains: 0 or -errno. */
 int network_install_chains(struct network *n, struct buf *notes, struct error *err);

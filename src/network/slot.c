@@ -34,9 +34,9 @@ static struct mac mac_of(const struct network *n, unsigned number, bool host)
 		(unsigned char)number}};
 }
 
-static void name_slot(const struct network *n, unsigned number, struct net_slot *s)
+static void name_slot(const struct network *n, unsigned number, bool machine, struct net_slot *s)
 {
-	*s = (struct net_slot){.number = number, .netns = -1, .dns_udp = -1, .dns_tcp = -1};
+	*s = (struct net_slot){.number = number, .netns = -1, .dns_udp = -1, .dns_tcp = -1, .machine = machine, .tap = -1};
 	snprintf(s->host_link, sizeof(s->host_link), "cub%sx%u", n->instance.tag, number & 0x7fffff); /* capacity is at most 2^23 */
 	s->host_address = n->pool.base + 2 * number;
 	s->guest_address = network_guest_address(n, number);
@@ -50,7 +50,7 @@ static void go_home(int home)
 }
 
 /* In the new namespace. */
-static int write_sysctls(struct network *n, struct error *err)
+static int write_sysctls(struct network *n, bool forward, struct error *err)
 {
 	static const struct {
 		const char *name, *value;
@@ -74,14 +74,20 @@ static int write_sysctls(struct network *n, struct error *err)
 		if (r < 0 && !(r == -ENOENT && i == 0)) /* a kernel without IPv6 */
 			return error_errno(err, r, "/proc/sys/net/%s", sysctls[i].name);
 	}
-	return 0;
+	int r = forward ? file_write_value(net, "ipv4/ip_forward", STR("1")) : 0;
+	return r < 0 ? error_errno(err, r, "/proc/sys/net/ipv4/ip_forward") : 0;
 }
 
-static int dns_socket(int type, int *ret)
+static const char *nameserver(const struct net_slot *s)
+{
+	return s->machine ? MACHINE_NAMESERVER : NETWORK_NAMESERVER;
+}
+
+static int dns_socket(const struct net_slot *s, int type, int *ret)
 {
 	cleanup_fd int fd = socket(AF_INET, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(53)};
-	inet_pton(AF_INET, NETWORK_NAMESERVER, &at.sin_addr);
+	inet_pton(AF_INET, nameserver(s), &at.sin_addr);
 	int one = 1;
 	/* A new node binds beside the old one's sockets. Nobody inside can join: the kernel asks for the same user. */
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ||
@@ -93,10 +99,10 @@ static int dns_socket(int type, int *ret)
 
 static int dns_sockets(struct net_slot *s, struct error *err)
 {
-	int r = dns_socket(SOCK_DGRAM, &s->dns_udp);
+	int r = dns_socket(s, SOCK_DGRAM, &s->dns_udp);
 	if (r == 0)
-		r = dns_socket(SOCK_STREAM, &s->dns_tcp);
-	return r < 0 ? error_errno(err, r, "binding " NETWORK_NAMESERVER ":53 inside") : 0;
+		r = dns_socket(s, SOCK_STREAM, &s->dns_tcp);
+	return r < 0 ? error_errno(err, r, "binding %s:53 inside", nameserver(s)) : 0;
 }
 
 static struct ifinfomsg *add_link(struct netlink *nl, struct nlmsghdr **ret, unsigned type, unsigned flags, const char *what)
@@ -127,7 +133,7 @@ static int furnish(struct network *n, struct net_slot *s, struct netlink *inside
 	s->netns = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
 	if (s->netns < 0)
 		return error_errno(err, -errno, "network namespace");
-	int r = write_sysctls(n, err);
+	int tap = 0, r = write_sysctls(n, s->machine, err);
 	if (r < 0)
 		return r;
 	r = netlink_open(inside, NETLINK_ROUTE);
@@ -135,10 +141,12 @@ static int furnish(struct network *n, struct net_slot *s, struct netlink *inside
 		return error_errno(err, r, "netlink");
 	link_up(inside, 1);
 	r = netlink_run(inside, err);
+	if (r == 0 && s->machine)
+		r = machine_tap(n, s, inside, &tap, err);
 	if (r == 0)
 		r = open_filter(s, err);
 	if (r == 0)
-		r = policy_install(s->filter, n->pool, s->guest_address, err);
+		r = policy_install(s->filter, n->pool, s->guest_address, tap, err);
 	return r < 0 ? r : dns_sockets(s, err);
 }
 
@@ -325,12 +333,12 @@ static int build(struct network *n, struct net_slot *s, struct netlink *host, st
 	return r < 0 ? r : await_carrier(s, inside, err);
 }
 
-int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err)
+static int create(struct network *n, unsigned number, bool machine, struct net_slot *ret, struct error *err)
 {
 	cleanup_netlink struct netlink host = NETLINK_INIT, inside = NETLINK_INIT;
 	struct net_slot s;
 	assert(number < network_capacity(n));
-	name_slot(n, number, &s);
+	name_slot(n, number, machine, &s);
 	/* What the last sandbox of this number was let reach ends with it. */
 	int r = network_open_ranges(n, number, &(struct reach_ranges){0}, err);
 	if (r == 0 && (r = netlink_open(&host, NETLINK_ROUTE)) < 0)
@@ -343,6 +351,16 @@ int network_slot_create(struct network *n, unsigned number, struct net_slot *ret
 	}
 	*ret = s;
 	return 0;
+}
+
+int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err)
+{
+	return create(n, number, false, ret, err);
+}
+
+int network_machine_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err)
+{
+	return create(n, number, true, ret, err);
 }
 
 /* Servers of before took the route away where the internet was off. */
@@ -368,11 +386,11 @@ static int check_link(const struct network *n, const struct net_slot *s, struct 
 							     error_set(err, -EADDRNOTAVAIL, 500, "link %s has another address than its number says", s->host_link);
 }
 
-int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err)
+static int adopt(struct network *n, unsigned number, int netns, bool machine, struct net_slot *ret, struct error *err)
 {
 	struct net_slot s;
 	assert(number < network_capacity(n));
-	name_slot(n, number, &s);
+	name_slot(n, number, machine, &s);
 	int r = check_link(n, &s, err);
 	if (r == 0 && setns(netns, CLONE_NEWNET) < 0)
 		r = error_errno(err, -errno, "network namespace");
@@ -391,6 +409,16 @@ int network_slot_adopt(struct network *n, unsigned number, int netns, struct net
 	s.netns = netns;
 	*ret = s;
 	return 0;
+}
+
+int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err)
+{
+	return adopt(n, number, netns, false, ret, err);
+}
+
+int network_machine_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err)
+{
+	return adopt(n, number, netns, true, ret, err);
 }
 
 struct refused {
@@ -431,7 +459,7 @@ int network_slot_apply(struct network *n, const struct net_slot *s, const struct
 int network_slot_borrow(const struct net_slot *s, struct net_slot *ret)
 {
 	struct net_slot copy = *s;
-	copy.dns_udp = copy.dns_tcp = -1;
+	copy.dns_udp = copy.dns_tcp = copy.tap = -1;
 	copy.netns = fcntl(s->netns, F_DUPFD_CLOEXEC, 3);
 	int filter = fcntl(mnl_socket_get_fd(s->filter), F_DUPFD_CLOEXEC, 3);
 	copy.filter = filter < 0 ? NULL : mnl_socket_fdopen(filter);
@@ -448,7 +476,7 @@ int network_slot_borrow(const struct net_slot *s, struct net_slot *ret)
 
 void network_slot_done(struct net_slot *s)
 {
-	int *fds[] = {&s->netns, &s->dns_udp, &s->dns_tcp};
+	int *fds[] = {&s->netns, &s->dns_udp, &s->dns_tcp, &s->tap};
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (*fds[i] >= 0)
 			close(steal_fd(fds[i]));

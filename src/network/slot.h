@@ -16,6 +16,15 @@
 
 #define NETWORK_NAMESERVER "127.0.0.53"
 
+/* A microVM's own network behind its slot's: the same for all, so that a saved machine finds it again wherever it goes on. */
+#define MACHINE_NAMESERVER "169.254.0.1"
+enum {
+	MACHINE_GATEWAY = 0xa9fe0001, /* 169.254.0.1, host byte order */
+	MACHINE_ADDRESS = 0xa9fe0002,
+	MACHINE_PREFIX = 30,
+};
+extern const unsigned char machine_mac[6];
+
 struct mnl_socket;
 struct network; /* the host's side: address range, static chains, forwarding */
 
@@ -23,7 +32,9 @@ struct net_slot {
 	unsigned number;         /* 0..network_capacity()-1; names the link and cuts the /31 */
 	int netns;               /* descriptor of the namespace */
 	struct mnl_socket *filter; /* netfilter, opened inside: its policy is changed without going there */
-	int dns_udp, dns_tcp;    /* bound to NETWORK_NAMESERVER:53 inside, for egress; kept so that a new egress gets them again */
+	int dns_udp, dns_tcp;    /* bound to port 53 of NETWORK_NAMESERVER inside (of a machine: MACHINE_NAMESERVER), for egress; kept so that a new egress gets them again */
+	bool machine;            /* a microVM's: behind the link is a tap, and what comes out of that is forwarded under the slot's address */
+	int tap;                 /* its descriptor (vnet headers of 12 bytes, non-blocking), for whoever is to be the machine; -1 = gave it away, or no machine */
 	char host_link[IFNAMSIZ];
 	uint32_t host_address, guest_address; /* host byte order */
 };
@@ -47,6 +58,11 @@ int network_guard(struct network *n, network_tell_fn *tell, void *arg, struct er
 int network_slot_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);
 /* The same struct for a namespace that lives already (re-adoption); netns is taken over on success. DNS sockets are bound anew (SO_REUSEPORT). */
 int network_slot_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
+/* Both for a microVM: with a tap, forwarding and address translation. The tap is there while somebody holds its descriptor, so adoption has none (tap -1). */
+int network_machine_create(struct network *n, unsigned number, struct net_slot *ret, struct error *err);
+int network_machine_adopt(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
+/* Bytes of a packet on the links. */
+unsigned network_mtu(const struct network *n);
 /* What reach_init() must know of this server. Views live as long as the network. */
 struct reach_limits network_limits(const struct network *n);
 /* What network_slot_apply() needs of a slot, for a worker: the slot may be done meanwhile. 0 or -errno; network_slot_done(). */

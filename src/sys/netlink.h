@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NETLINK_BATCH_BYTES = 32768, NETLINK_BATCH_MESSAGES = 48 };
+enum { NETLINK_BATCH_BYTES = 32768, NETLINK_BATCH_MESSAGES = 96 };
 
 struct netlink {
 	struct mnl_socket *socket; /* NULL = closed */

@@ -53,7 +53,7 @@ int nft_table_exists(struct netlink *n, const char *table)
 	return r == -ENOENT ? 0 : r < 0 ? r : 1;
 }
 
-void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority)
+static void add_chain(struct netlink *n, const char *table, const char *chain, const char *type, int hook, int priority)
 {
 	struct nlmsghdr *m = add_nft(n, NFT_MSG_NEWCHAIN, NLM_F_CREATE, "nftables chain");
 	mnl_attr_put_strz(m, NFTA_CHAIN_TABLE, table);
@@ -65,7 +65,17 @@ void nft_chain(struct netlink *n, const char *table, const char *chain, int hook
 	mnl_attr_put_u32(m, NFTA_HOOK_PRIORITY, htonl((uint32_t)priority));
 	mnl_attr_nest_end(m, nest);
 	mnl_attr_put_u32(m, NFTA_CHAIN_POLICY, htonl(NF_ACCEPT));
-	mnl_attr_put_strz(m, NFTA_CHAIN_TYPE, "filter");
+	mnl_attr_put_strz(m, NFTA_CHAIN_TYPE, type);
+}
+
+void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority)
+{
+	add_chain(n, table, chain, "filter", hook, priority);
+}
+
+void nft_nat_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority)
+{
+	add_chain(n, table, chain, "nat", hook, priority);
 }
 
 void nft_set(struct netlink *n, const char *table, const char *set, uint32_t id)
@@ -261,6 +271,12 @@ void nft_verdict(struct nft_rule *r, int verdict, const char *chain)
 		mnl_attr_put_strz(r->m, NFTA_VERDICT_CHAIN, chain);
 	mnl_attr_nest_end(r->m, nest);
 	mnl_attr_nest_end(r->m, data);
+	end(r, e);
+}
+
+void nft_masquerade(struct nft_rule *r)
+{
+	struct expression e = begin(r, "masq");
 	end(r, e);
 }
 

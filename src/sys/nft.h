@@ -23,6 +23,8 @@ void nft_table(struct netlink *n, const char *table);
 int nft_table_exists(struct netlink *n, const char *table);
 /* A base chain at a netfilter hook (NF_INET_LOCAL_OUT ...) with policy accept; hook < 0: a chain to jump to. */
 void nft_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority);
+/* A chain of type nat, likewise. */
+void nft_nat_chain(struct netlink *n, const char *table, const char *chain, int hook, int priority);
 /* A named set of IPv4 ranges; `id` is unique in the transaction. */
 void nft_set(struct netlink *n, const char *table, const char *set, uint32_t id);
 /* Adds ranges, which must not overlap each other: one message for each NFT_RANGES_MAX of them. id 0: a set made by an earlier transaction. */
@@ -51,6 +53,8 @@ void nft_match_set(struct nft_rule *r, uint32_t offset, const char *set, uint32_
 enum { NFT_IPV4_SOURCE = 12, NFT_IPV4_DESTINATION = 16 };
 /* verdict: NF_ACCEPT, NF_DROP, or NFT_GOTO with a chain. */
 void nft_verdict(struct nft_rule *r, int verdict, const char *chain);
+/* The source becomes the address of the link that the packet leaves by (a chain of type nat at NF_INET_POST_ROUTING). */
+void nft_masquerade(struct nft_rule *r);
 /* TCP reset, or ICMP with the code (NFT_REJECT_ICMPX_...). */
 void nft_reject_tcp(struct nft_rule *r);
 void nft_reject_icmp(struct nft_rule *r, uint8_t code);
