@@ -14,40 +14,50 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What the child needs; it is a copy of a thread of a program with many, so it may only make system calls. */
-struct child {
-	int listener, go, init, null;
-	const char *memory, *cpu; /* arguments: its work group, see set_up_birth() */
-};
+enum { CHILD_FIRST = 3, HIGH = BIRTH_FDS + 8 };
 
-enum { CHILD_LISTENER = 3, CHILD_GO, CHILD_INIT, CHILD_FDS };
-
-/* Moves the descriptors to their numbers in two steps, because a source may stand where another is to go. */
-static int place_descriptors(const struct child *c)
+static int go_of(const struct birth *c)
 {
-	int high[] = {c->listener, c->go, c->init, c->null};
-	for (size_t i = 0; i < ARRAY_SIZE(high); i++) {
-		high[i] = (int)syscall(SYS_fcntl, high[i], F_DUPFD, 16);
-		if (high[i] < 0)
-			return -1;
-	}
-	for (int i = 0; i < 3; i++)
-		if (syscall(SYS_dup3, high[3], i, 0) < 0)
-			return -1;
-	if (syscall(SYS_dup3, high[0], CHILD_LISTENER, 0) < 0 || syscall(SYS_dup3, high[1], CHILD_GO, O_CLOEXEC) < 0 ||
-		syscall(SYS_dup3, high[2], CHILD_INIT, O_CLOEXEC) < 0)
-		return -1;
-	return (int)syscall(SYS_close_range, CHILD_FDS, ~0u, 0);
+	return CHILD_FIRST + (int)c->n_fds;
 }
 
-_Noreturn static void run_child(const struct child *c)
+static int program_of(const struct birth *c)
+{
+	return go_of(c) + 1;
+}
+
+/* Moves the descriptors to their numbers in two steps, because a source may stand where another is to go. What was made ahead of the clone is only read. */
+static int place_descriptors(const struct birth *c, int null, int go)
+{
+	int high[BIRTH_FDS];
+	for (size_t i = 0; i < c->n_fds; i++)
+		if ((high[i] = (int)syscall(SYS_fcntl, c->fds[i], F_DUPFD, HIGH)) < 0)
+			return -1;
+	null = (int)syscall(SYS_fcntl, null, F_DUPFD, HIGH);
+	go = (int)syscall(SYS_fcntl, go, F_DUPFD, HIGH);
+	int program = (int)syscall(SYS_fcntl, c->program, F_DUPFD, HIGH);
+	if (null < 0 || go < 0 || program < 0)
+		return -1;
+	for (int i = 0; i < CHILD_FIRST; i++)
+		if (syscall(SYS_dup3, null, i, 0) < 0)
+			return -1;
+	for (size_t i = 0; i < c->n_fds; i++)
+		if (syscall(SYS_dup3, high[i], CHILD_FIRST + (int)i, 0) < 0)
+			return -1;
+	if (syscall(SYS_dup3, go, go_of(c), O_CLOEXEC) < 0 || syscall(SYS_dup3, program, program_of(c), O_CLOEXEC) < 0)
+		return -1;
+	return (int)syscall(SYS_close_range, program_of(c) + 1, ~0u, 0);
+}
+
+/* A copy of a thread of a program with many, so it may only make system calls. */
+_Noreturn static void run_child(const struct birth *c, int null, int wait_end)
 {
 	char byte;
 	uint64_t no_signals = 0;
 	/* At once: a descriptor that lingers here keeps others' mounts and sockets alive. */
-	if (place_descriptors(c) < 0)
+	if (place_descriptors(c, null, wait_end) < 0)
 		syscall(SYS_exit_group, 101);
-	if (syscall(SYS_read, CHILD_GO, &byte, 1) != 1)
+	if (syscall(SYS_read, go_of(c), &byte, 1) != 1)
 		syscall(SYS_exit_group, 102);
 	if (syscall(SYS_setresgid, 0, 0, 0) < 0 || syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresuid, 0, 0, 0) < 0)
 		syscall(SYS_exit_group, 103);
@@ -55,8 +65,8 @@ _Noreturn static void run_child(const struct child *c)
 		syscall(SYS_exit_group, 104);
 	syscall(SYS_setsid);
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, sizeof(no_signals));
-	const char *argv[] = {"cubicle-init", "3", c->memory, c->cpu, NULL}, *envp[] = {NULL};
-	syscall(SYS_execveat, CHILD_INIT, "", argv, envp, AT_EMPTY_PATH);
+	const char *envp[] = {NULL};
+	syscall(SYS_execveat, program_of(c), "", c->argv, envp, AT_EMPTY_PATH);
 	syscall(SYS_exit_group, 105);
 	__builtin_unreachable();
 }
@@ -70,7 +80,7 @@ static int write_map(pid_t pid, const char *file, uid_t first)
 }
 
 /* The clone itself, between entering and leaving what the child shall inherit. */
-static pid_t clone_inside(struct host *h, uid_t uid, int netns, const struct child *c, int *ret_pidfd)
+static pid_t clone_inside(struct host *h, uid_t uid, int netns, const struct birth *c, int wait_end, int *ret_pidfd)
 {
 	struct clone_args args = {
 		.flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
@@ -86,7 +96,7 @@ static pid_t clone_inside(struct host *h, uid_t uid, int netns, const struct chi
 		return -errno;
 	pid_t pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
 	if (pid == 0)
-		run_child(c);
+		run_child(c, h->null, wait_end);
 	return pid < 0 ? -errno : pid;
 }
 
@@ -99,19 +109,15 @@ static int come_back(struct host *h)
 	return 0;
 }
 
-int birth_clone(struct host *h, const char *group, uid_t uid, int netns, int listener, struct newborn *ret, struct error *err)
+int birth_clone(struct host *h, const struct birth *c, uid_t uid, int netns, struct newborn *ret, struct error *err)
 {
-	char memory[96], cpu[96];
 	int pipes[2];
 	if (pipe2(pipes, O_CLOEXEC) < 0)
 		return error_errno(err, -errno, "pipe");
 	cleanup_fd int wait_end = pipes[0];
 	cleanup_fd int go = pipes[1];
-	snprintf(memory, sizeof(memory), "memory=/cgroup/memory/%s/work", group);
-	snprintf(cpu, sizeof(cpu), "cpu=/cgroup/cpu/%s/work", group);
-	struct child c = {.listener = listener, .go = wait_end, .init = h->init, .null = h->null, .memory = memory, .cpu = cpu};
 	int pidfd = -1;
-	pid_t pid = clone_inside(h, uid, netns, &c, &pidfd);
+	pid_t pid = clone_inside(h, uid, netns, c, wait_end, &pidfd);
 	int r = come_back(h);
 	if (r < 0) /* a thread in the wrong place must not serve the next sandbox */
 		abort();
@@ -124,6 +130,16 @@ int birth_clone(struct host *h, const char *group, uid_t uid, int netns, int lis
 	}
 	*ret = (struct newborn){.pid = pid, .pidfd = pidfd, .go = r < 0 ? -1 : steal_fd(&go)};
 	return r;
+}
+
+int birth_init(struct host *h, const char *group, uid_t uid, int netns, int listener, struct newborn *ret, struct error *err)
+{
+	char memory[96], cpu[96];
+	snprintf(memory, sizeof(memory), "memory=/cgroup/memory/%s/work", group);
+	snprintf(cpu, sizeof(cpu), "cpu=/cgroup/cpu/%s/work", group);
+	const char *const argv[] = {"cubicle-init", "3", memory, cpu, NULL};
+	const struct birth c = {.program = h->init, .argv = argv, .fds = &listener, .n_fds = 1};
+	return birth_clone(h, &c, uid, netns, ret, err);
 }
 
 int birth_start(struct newborn *n, struct error *err)

@@ -4,6 +4,7 @@
 #include "sandbox/namespace/inside.h"
 #include "sandbox/namespace/layers.h"
 #include "sandbox/namespace/saved.h"
+#include "sandbox/namespace/slot_control.h"
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/fd.h"
@@ -19,11 +20,9 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 enum {
-	ANSWER_SECONDS = 10,
 	OOM_SCORE_SPAWNER = 400, /* killed before anything of the host's, after any command (COMMAND_OOM_SCORE in guest/process.c) */
 	AGENT_MB = 128, /* PID 1's own reserve: nothing that happens in work can take it */
 	AGENT_PIDS = 32,
@@ -41,101 +40,6 @@ struct slot *slot_new(unsigned number)
 	s->net.netns = s->net.dns_udp = s->net.dns_tcp = -1;
 	snprintf(s->name, sizeof(s->name), "s%u", number);
 	return s;
-}
-
-/* Through /proc, because the path of the state directory may be longer than a socket address. */
-static struct sockaddr_un control_address(const struct host *h, const struct slot *s)
-{
-	struct sockaddr_un a = {.sun_family = AF_UNIX};
-	snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d/%s", h->control, s->name);
-	return a;
-}
-
-static int connect_control(const struct host *h, struct slot *s, struct error *err)
-{
-	struct sockaddr_un a = control_address(h, s);
-	struct timeval limit = {.tv_sec = ANSWER_SECONDS};
-	int on = 1;
-	s->conn = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (s->conn < 0 || setsockopt(s->conn, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0 ||
-		setsockopt(s->conn, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0 ||
-		setsockopt(s->conn, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 || connect(s->conn, (struct sockaddr *)&a, sizeof(a)) < 0)
-		return error_errno(err, -errno, "control socket of slot %u", s->number);
-	return 0;
-}
-
-/* The listening socket, which init inherits; node is connected before init exists, so that init always learns of node's end. */
-static int make_control(struct host *h, struct slot *s, struct error *err)
-{
-	struct sockaddr_un a = control_address(h, s);
-	unlinkat(h->control, s->name, 0);
-	cleanup_fd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
-		return error_errno(err, -errno, "control socket of slot %u", s->number);
-	s->has_socket = true;
-	if (listen(fd, 4) < 0)
-		return error_errno(err, -errno, "control socket of slot %u", s->number);
-	int r = connect_control(h, s, err);
-	return r < 0 ? r : steal_fd(&fd);
-}
-
-int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err)
-{
-	union {
-		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(struct ucred))];
-	} control;
-	struct iovec iov = {storage, MSG_MAX};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-	ssize_t n;
-	do
-		n = recvmsg(conn, &m, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	if (n <= 0)
-		return error_set(err, n < 0 ? -errno : -EPIPE, 500, "cubicle-init: %s", n < 0 ? strerror(errno) : "it closed its control connection");
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	pid_t sender = 0;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) {
-		struct ucred cred;
-		memcpy(&cred, CMSG_DATA(c), sizeof(cred));
-		sender = cred.pid;
-	}
-	int r = msg_decode(str_n(storage, (size_t)n), header, any, sizeof(*any), err);
-	if (r == 0 && !(msg_type(header->type)->directions & MSG_FROM_INIT))
-		r = error_set(err, -EPROTO, 500, "cubicle-init sent %s", msg_type(header->type)->name);
-	if (r == 0 && header->type == MSG_ID_error)
-		r = error_set(err, -EPROTO, 500, "cubicle-init: %.*s", STR_FMT(any->error.message));
-	*ret_sender = sender;
-	return r;
-}
-
-static int expect(struct slot *s, char *storage, enum msg_id type, union msg_any *any, pid_t *ret_sender, struct error *err)
-{
-	struct msg_header header;
-	int r = slot_receive(s->conn, storage, &header, any, ret_sender, err);
-	if (r == 0 && header.type != type)
-		r = error_set(err, -EPROTO, 500, "cubicle-init sent %s instead of %s", msg_type(header.type)->name, msg_type(type)->name);
-	return r;
-}
-
-static int say(struct slot *s, enum msg_id type, const void *m, struct error *err)
-{
-	return msg_send_fd(s->conn, type, m, 0, NULL, 0, err);
-}
-
-/* hello, init_state. */
-static int greet(struct slot *s, char *storage, union msg_any *any, struct error *err)
-{
-	struct msg_hello hello = {.version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
-	pid_t sender;
-	int r = say(s, MSG_ID_hello, &hello, err);
-	if (r == 0)
-		r = expect(s, storage, MSG_ID_init_state, any, &sender, err);
-	if (r == 0 && (any->init_state.version_max < MSG_VERSION_OLDEST || any->init_state.version_min > MSG_VERSION))
-		r = error_set(err, -EPROTONOSUPPORT, 500, "cubicle-init of slot %u speaks versions %llu to %llu", s->number,
-			(unsigned long long)any->init_state.version_min, (unsigned long long)any->init_state.version_max);
-	s->knows_still = r == 0 && msg_has(&any->init_state, init_state, still);
-	return r;
 }
 
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err)
@@ -164,16 +68,16 @@ static int park(struct host *h, struct slot *s, struct error *err)
 	pid_t spawner;
 	if (!storage)
 		return error_errno(err, -ENOMEM, "slot");
-	int r = greet(s, storage, &any, err);
+	int r = slot_greet(s, storage, &any, err);
 	if (r == 0 && any.init_state.claimed)
 		r = error_set(err, -EPROTO, 500, "slot %u is claimed already", s->number);
 	if (r == 0)
-		r = expect(s, storage, MSG_ID_spawner, &any, &spawner, err);
+		r = slot_expect(s, storage, MSG_ID_spawner, &any, &spawner, err);
 	if (r == 0)
 		r = slot_attach_spawner(h, s, spawner, err);
 	if (r == 0)
-		r = say(s, MSG_ID_attached, &(struct msg_attached){0}, err);
-	return r == 0 ? expect(s, storage, MSG_ID_parked, &any, &spawner, err) : r;
+		r = slot_say(s, MSG_ID_attached, &(struct msg_attached){0}, err);
+	return r == 0 ? slot_expect(s, storage, MSG_ID_parked, &any, &spawner, err) : r;
 }
 
 static struct cgroup_limits work_limits(uint32_t memory_mb, uint32_t pids, uint32_t cpu_count)
@@ -205,10 +109,15 @@ static int make_cgroups(struct host *h, struct slot *s, struct error *err)
 static int give_birth(struct host *h, struct slot *s, struct error *err)
 {
 	struct newborn n = {.pidfd = -1, .go = -1};
-	cleanup_fd int listener = make_control(h, s, err);
+	/* Node is connected before init exists, so that init always learns of node's end. */
+	cleanup_fd int listener = slot_listen(h, s->name, err);
 	if (listener < 0)
 		return listener;
-	int r = birth_clone(h, s->name, host_uid(h, s->number), s->net.netns, listener, &n, err);
+	s->has_socket = true;
+	s->conn = slot_connect(h, s->name, err);
+	if (s->conn < 0)
+		return s->conn;
+	int r = birth_init(h, s->name, host_uid(h, s->number), s->net.netns, listener, &n, err);
 	s->pid = n.pid;
 	s->pidfd = n.pidfd;
 	if (r == 0 && (r = process_start_time(s->pid, &s->start)) < 0)
@@ -324,7 +233,7 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 		if (r < 0)
 			return r;
 	}
-	return say(s, MSG_ID_claim, &m, err);
+	return slot_say(s, MSG_ID_claim, &m, err);
 }
 
 void slot_rest_close(struct slot_rest *r)
@@ -362,9 +271,9 @@ int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t
 	if (r == 0)
 		r = inside_root(h, s, layers, n_layers, err);
 	if (r == 0)
-		r = say(s, MSG_ID_enter, &(struct msg_enter){.seccomp = buf_str(&h->filter), .drop_caps = {buf_str(&h->drop_caps)}}, err);
+		r = slot_say(s, MSG_ID_enter, &(struct msg_enter){.seccomp = buf_str(&h->filter), .drop_caps = {buf_str(&h->drop_caps)}}, err);
 	if (r == 0)
-		r = expect(s, storage, MSG_ID_entered, &any, &sender, err);
+		r = slot_expect(s, storage, MSG_ID_entered, &any, &sender, err);
 	slot_rest_close(&s->rest);
 	return r;
 }
@@ -431,9 +340,11 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach
 	}
 	cleanup_free char *storage = malloc(MSG_MAX);
 	union msg_any any;
-	r = storage ? connect_control(h, s, err) : error_errno(err, -ENOMEM, "adoption");
-	if (r == 0)
-		r = greet(s, storage, &any, err);
+	if (!storage)
+		return error_errno(err, -ENOMEM, "adoption");
+	s->conn = r = slot_connect(h, s->name, err);
+	if (r >= 0)
+		r = slot_greet(s, storage, &any, err);
 	if (r == 0 && (!any.init_state.claimed || !msg_has(&any.init_state, init_state, sandbox) || !str_eq(any.init_state.sandbox, id)))
 		r = error_set(err, -ESTALE, 500, "slot %u holds another sandbox", s->number);
 	if (r < 0)

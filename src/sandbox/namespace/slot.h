@@ -86,7 +86,4 @@ void slot_leave(struct slot *s);
 /* The wait status of PID 1 (it stays a zombie for slot_release): 0, -ECHILD when it is not our child. */
 int slot_status(const struct slot *s, int *ret_code, int *ret_status);
 
-/* Message exchange with init on the blocking connection. */
-int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err);
-
 #endif
