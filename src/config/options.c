@@ -275,6 +275,12 @@ int options_check(const struct options *o, struct error *err)
 	if (o->timeout_default > o->timeout_max)
 		return error_set(err, -EINVAL, 400, "timeout.default (%lld) is over timeout.max (%lld)",
 			(long long)o->timeout_default, (long long)o->timeout_max);
+	static const char *const isolations[] = {"auto", "namespace", "microvm"};
+	bool known = false;
+	for (size_t i = 0; i < ARRAY_SIZE(isolations); i++)
+		known |= strcmp(o->isolation, isolations[i]) == 0;
+	if (!known)
+		return error_set(err, -EINVAL, 400, "isolation '%s' is none of auto, namespace, microvm", o->isolation);
 	if (o->state_dir[0] != '/')
 		return error_set(err, -EINVAL, 400, "state.dir '%s' is not an absolute path", o->state_dir);
 	if (o->uid_base % 65536)

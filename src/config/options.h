@@ -38,6 +38,8 @@
 	O("quota.memory", quota_memory, INT, "0", 0, 1000000000, "Most memory in MiB of a team's sandboxes that run or are paused with their memory, likewise.") \
 	O("timeout.default", timeout_default, INT, "300", 1, 2592000, "Seconds a sandbox lives when a request names no timeout.") \
 	O("timeout.max", timeout_max, INT, "2592000", 1, 31536000, "Longest timeout in seconds a request may ask for.") \
+	O("isolation", isolation, STRING, "namespace", 0, 0, "What sandboxes run in whose template does not say: namespace, microvm (KVM, a kernel of its own for each), or auto: microVMs where this machine is proven to run them.") \
+	O("guest.kernel", guest_kernel, STRING, "", 0, 0, "File of the kernel of microVMs, named vmlinuz-VERSION, its modules in ../lib/modules/VERSION; empty: the newest Debian cloud kernel in /boot.") \
 	O("overcommit.memory", overcommit_memory, FACTOR, "4", 1, 100, "How often the machine's memory may be promised.") \
 	O("disk.reserve", disk_reserve, PERCENT, "10", 1, 90, "Share of the state directory's file system that is never promised; the red mark is half of it.") \
 	O("disk.overcommit", disk_overcommit, FACTOR, "200", 1, 10000, "How often the free disk space above the reserve may be promised to sparse disks.") \

@@ -132,7 +132,7 @@ static int add_layers(const struct stack *s, json_t *to)
 
 int describe(const struct build *b, const struct describe *d, json_t **ret, bool *ret_probe, struct error *err)
 {
-	static const char *const keys[] = {"nested_userns", "no_setuid", "services", "ready", "probe", "wait_ready", NULL};
+	static const char *const keys[] = {"isolation", "nested_userns", "no_setuid", "services", "ready", "probe", "wait_ready", NULL};
 	cleanup_json json_t *j = json_object(), *label = b->base ? NULL : exported(d->config);
 	/* What goes on being true. */
 	const json_t *base = b->base ? b->base : label;

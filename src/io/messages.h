@@ -342,7 +342,8 @@ enum {
 	F(start, 10, U64, template_envs, 0, OPTIONAL)                                                        \
 	F(start, 11, U64, probe_port, 0, OPTIONAL)                                                           \
 	F(start, 12, STR, probe_path, 256, OPTIONAL)                                                         \
-	F(start, 13, BOOL, wait_ready, 0, OPTIONAL)
+	F(start, 13, BOOL, wait_ready, 0, OPTIONAL)                                                          \
+	F(start, 14, STR, isolation, 16, OPTIONAL)   /* "namespace" or "microvm"; absent: the former, an older version made it */
 
 /* node to egress. The descriptors: UDP socket, TCP listener, both bound to port 53 inside the sandbox's network namespace. */
 #define MSG_FIELDS_dns_serve(F)                                                                              \

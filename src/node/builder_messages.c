@@ -163,6 +163,8 @@ static int check_result(const struct builder *b, struct template *t, struct erro
 			return error_errno(err, -errno, "layer %s", t->layers[i].file);
 		t->layers[i].size = MAX((uint64_t)st.st_blocks * 512, UINT64_C(1));
 	}
+	if (strcmp(t->isolation, b->build->base_isolation) != 0)
+		return error_set(err, -EPERM, 400, "isolation: another than that of what it is made on");
 	if (!base_allows(b->build, t))
 		return error_set(err, -EPERM, 400, "nested_userns: what it is made on has it not");
 	return template_check_layers(n->directory, t, "template", err);

@@ -548,6 +548,7 @@ static int take_base(struct build *b, const struct template *t, struct msg_list 
 	}
 	if (template_serialize_base(t, layers, sizes, &b->base) < 0 || buf_add_str(&b->base_layers, layers.raw) < 0)
 		return error_errno(err, -ENOMEM, "base");
+	memcpy(b->base_isolation, t->isolation, sizeof(b->base_isolation));
 	b->base_nested = t->nested_userns;
 	b->base_no_setuid = t->no_setuid;
 	images_use_all(&n->images, layers);

@@ -65,6 +65,7 @@ struct build {
 	int spec;                 /* what to build, until its builder has it; -1 */
 	struct buf base;          /* description of what it is made on; empty: nothing */
 	struct buf base_layers;   /* raw list of its layers: in use from start_build to the end */
+	char base_isolation[10];
 	bool base_nested, base_no_setuid; /* what that is allowed and denied */
 	char request[65];
 };

@@ -35,7 +35,7 @@ void sandbox_message(const struct node *n, const struct sandbox *s, struct msg_s
 		.id = str_of(s->id), .state = sandbox_runs(s) ? SANDBOX_RUNNING : s->state, .team = str_of(s->team), .template_id = str_of(s->template_id),
 		.started_at = s->started_at, .end_at = MIN(s->end_at, s->shutdown_at), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb,
 		.metadata = {buf_str(&s->metadata)}, .auto_pause = s->auto_pause, .auto_resume = s->auto_resume, .auto_pause_memory = s->auto_pause_memory,
-		.generation = str_of(s->generation), .isolation = str_of(backend_isolation(n->backend)), .sequence = n->sequence,
+		.generation = str_of(s->generation), .isolation = str_of(sandbox_isolation(s)), .sequence = n->sequence,
 	};
 	set_text(&m.alias, &m.present, MSG_TAG_sandbox_alias, s->alias);
 	set_text(&m.envd_token, &m.present, MSG_TAG_sandbox_envd_token, s->envd_token);

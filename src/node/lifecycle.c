@@ -180,10 +180,13 @@ void live_take_identity(struct live *l, const char *id)
 }
 
 /* What is needed of the template, now and whenever it is started again: the template may be gone by then. */
-static int start_of_template(struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
+static int start_of_template(const struct node *n, struct sandbox *s, const struct template *t, struct msg_map envs, struct error *err)
 {
 	cleanup_buf struct buf all = BUF_INIT, layers = BUF_INIT, services = BUF_INIT, ready = BUF_INIT, options = BUF_INIT;
 	uint64_t template_envs = UINT64_MAX;
+	const char *isolation = backend_isolation(n->backend, str_of(t->isolation), err);
+	if (!isolation)
+		return -EOPNOTSUPP;
 	int r = live_merge_envs(s, template_env(t, t->env), &template_envs, envs, &all, err);
 	if (r < 0)
 		return r;
@@ -207,6 +210,7 @@ static int start_of_template(struct sandbox *s, const struct template *t, struct
 		msg_set(&m, start, probe_path, str_of(t->probe.path));
 	if (t->wait_ready)
 		msg_set(&m, start, wait_ready, true);
+	msg_set(&m, start, isolation, str_of(isolation));
 	return msg_encode(MSG_ID_start, &m, 0, &s->start, err);
 }
 
@@ -219,7 +223,7 @@ static int from_template(struct node *n, struct sandbox *s, const struct templat
 	sandbox_copy(s->template_id, sizeof(s->template_id), str_of(t->id));
 	sandbox_copy(s->alias, sizeof(s->alias), str_of(t->alias));
 	sandbox_copy(s->build, sizeof(s->build), str_of(t->build_id));
-	return start_of_template(s, t, envs, err);
+	return start_of_template(n, s, t, envs, err);
 }
 
 /* As what the snapshot was made of was started, on its disk; its variables are there, too, but for those given anew. */
@@ -361,7 +365,7 @@ static struct box *start_box(struct node *n, const struct sandbox *s, const char
 		.internet = !s->has_internet || s->internet, .allow_out = {buf_str(&s->allow_out)}, .deny_out = {buf_str(&s->deny_out)},
 		.nested_userns = start.nested_userns, .no_setuid = start.no_setuid, .services = start.services, .ready = start.ready, .disk = disk,
 		.service_options = start.service_options, .template_envs = start.template_envs, .probe_port = (uint16_t)start.probe_port, .probe_path = start.probe_path,
-		.wait_ready = start.wait_ready, .unassigned = unassigned,
+		.wait_ready = start.wait_ready, .unassigned = unassigned, .isolation = msg_has(&start, start, isolation) ? start.isolation : STR("namespace"),
 	};
 	cleanup_free char *paths = layer_paths(n, start.layers, &spec, err);
 	return paths ? box_create(n->backend, &spec, ops, arg, err) : NULL;

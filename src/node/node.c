@@ -30,7 +30,7 @@ struct process {
 	struct loop *loop;
 	struct chan *serve;
 	struct node *node;
-	char directory[PATH_MAX], init_path[PATH_MAX];
+	char directory[PATH_MAX], init_path[PATH_MAX], monitor_path[PATH_MAX];
 	uid_t build_uid;
 	gid_t build_gid;
 	int status;
@@ -48,10 +48,10 @@ static int drop_capabilities(struct error *err)
 	return r < 0 ? error_errno(err, r, "capset") : 0;
 }
 
-/* cubicle-init stands beside the program, or where the build left it. */
-static int find_init(char to[PATH_MAX], struct error *err)
+/* A program of ours stands beside this one, or where the build left it (../`built`). */
+static int find_program(const char *name, const char *built, char to[PATH_MAX], struct error *err)
 {
-	static const char *const places[] = {"cubicle-init", "../libexec/cubicle/cubicle-init", "../lib/cubicle/cubicle-init", "../guest/cubicle-init"};
+	const char *const places[] = {".", "../libexec/cubicle", "../lib/cubicle", built};
 	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	if (n < 0)
@@ -59,10 +59,10 @@ static int find_init(char to[PATH_MAX], struct error *err)
 	self[n] = 0;
 	*strrchr(self, '/') = 0;
 	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-		if (snprintf(to, PATH_MAX, "%s/%s", self, places[i]) < PATH_MAX && access(to, X_OK) == 0)
+		if (snprintf(to, PATH_MAX, "%s/%s/%s", self, places[i], name) < PATH_MAX && access(to, X_OK) == 0)
 			return 0;
 	}
-	return error_set(err, -ENOENT, 500, "cubicle-init is not installed beside %s", self);
+	return error_set(err, -ENOENT, 500, "%s is not installed beside %s", name, self);
 }
 
 static int make_directories(const char *directory, struct error *err)
@@ -90,13 +90,15 @@ static int find_user(struct process *p, struct error *err)
 
 static int own_view(const struct process *p, struct error *err)
 {
-	char state[PATH_MAX], init[PATH_MAX], resolv[PATH_MAX];
+	char state[PATH_MAX], init[PATH_MAX], resolv[PATH_MAX], kernel[PATH_MAX];
 	if (!realpath(p->options.state_dir, state) || !realpath(p->init_path, init))
 		return error_errno(err, -errno, "%s", p->options.state_dir);
 	/* Where the machine's resolver is said, which a builder is shown: often a link to /run. */
 	if (!realpath("/etc/resolv.conf", resolv))
 		snprintf(resolv, sizeof(resolv), "/etc");
-	const char *const needed[] = {state, init, resolv};
+	if (!realpath(p->options.guest_kernel, kernel))
+		snprintf(kernel, sizeof(kernel), "/boot");
+	const char *const needed[] = {state, init, resolv, kernel};
 	return mounts_own(needed, ARRAY_SIZE(needed), err);
 }
 
@@ -159,8 +161,11 @@ static int prepare(struct process *p, struct error *err)
 	fd_set_cloexec(LOCK_FD, true);
 	fd_raise_limit();
 	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
-	if ((r = make_directories(p->directory, err)) < 0 || (r = find_init(p->init_path, err)) < 0 || (r = find_user(p, err)) < 0)
+	if ((r = make_directories(p->directory, err)) < 0 || (r = find_program("cubicle-init", "../guest", p->init_path, err)) < 0 || (r = find_user(p, err)) < 0)
 		return r;
+	/* Without it there are no microVMs, and who asks for one is told (machines.h). */
+	if (find_program("cubicle-vmm", "../vmm", p->monitor_path, NULL) < 0)
+		p->monitor_path[0] = 0;
 	if ((r = own_view(p, err)) < 0 || (r = drop_capabilities(err)) < 0)
 		return r;
 	if (prctl(PR_SET_DUMPABLE, 0) < 0)
@@ -173,7 +178,7 @@ static int run(struct process *p, struct error *err)
 	p->loop = loop_new();
 	if (!p->loop)
 		return error_errno(err, -ENOMEM, "loop");
-	struct node_config config = {.loop = p->loop, .options = &p->options, .host = &p->host, .directory = p->directory, .init_path = p->init_path,
+	struct node_config config = {.loop = p->loop, .options = &p->options, .host = &p->host, .directory = p->directory, .init_path = p->init_path, .monitor_path = p->monitor_path,
 		.build_uid = p->build_uid, .build_gid = p->build_gid};
 	int r = node_new(&config, &p->node, err);
 	if (r < 0)

@@ -493,7 +493,7 @@ static int node_init(struct node *n, const struct node_config *c, struct error *
 	if (r < 0)
 		return r;
 	struct backend_config backend = {
-		.options = c->options, .state_dir = c->directory, .init_path = c->init_path,
+		.options = c->options, .state_dir = c->directory, .init_path = c->init_path, .monitor_path = c->monitor_path,
 		.dns_serve = node_dns_serve, .dns_stop = node_dns_stop, .arg = n,
 	};
 	return backend_new(c->loop, &backend, &n->backend, err);

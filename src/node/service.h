@@ -27,6 +27,7 @@ struct node_config {
 	const struct host *host;       /* outlives the node */
 	const char *directory;         /* state.dir/node, exists */
 	const char *init_path;         /* cubicle-init */
+	const char *monitor_path;      /* cubicle-vmm */
 	uid_t build_uid;               /* of processes that make templates */
 	gid_t build_gid;
 	/* How those are started (jail_start()); tests have something else. */

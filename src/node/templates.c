@@ -184,6 +184,8 @@ static bool take_key(struct template *t, struct str key, const json_t *v)
 		return take_text(v, t->user, sizeof(t->user));
 	if (str_is(key, "workdir"))
 		return take_text(v, t->workdir, sizeof(t->workdir)) && *t->workdir;
+	if (str_is(key, "isolation"))
+		return take_text(v, t->isolation, sizeof(t->isolation)) && (!strcmp(t->isolation, "auto") || !strcmp(t->isolation, "namespace") || !strcmp(t->isolation, "microvm"));
 	if (str_is(key, "nested_userns"))
 		return take_flag(v, &t->nested_userns);
 	if (str_is(key, "no_setuid"))
@@ -303,6 +305,8 @@ static int put_rest(const struct template *t, struct buf *to)
 	put_count(to, "diskMB", t->disk_mb);
 	if (*t->workdir)
 		put_text(to, "workdir", t->workdir);
+	if (*t->isolation)
+		put_text(to, "isolation", t->isolation);
 	if (t->nested_userns)
 		buf_add_c(to, ",\n  \"nested_userns\": true");
 	if (t->no_setuid)

@@ -14,6 +14,7 @@
  *                                     recipe: optional, the digest of what the layer was made from (image/recipe.h)
  *       "user": "user",               default user of commands and files: a name or number, perhaps with ":group"; root where the template has no user of that name
  *       "workdir": "/home/user",      optional: absolute; absent = the user's home
+ *       "isolation": "microvm",       optional: "namespace", "microvm" or "auto", the server's default
  *       "nested_userns": false,       optional: user namespaces inside are allowed
  *       "no_setuid": false,           optional: no_new_privs is set
  *       "env": {"PATH": "/usr/bin"},  optional: part of the environment of every command, below what a create gives
@@ -93,6 +94,7 @@ struct template {
 	char user[33];
 	char workdir[1024];           /* "" = the user's home */
 	bool nested_userns, no_setuid;
+	char isolation[10];           /* "namespace", "microvm"; "" or "auto" = the server's default */
 	struct template_service services[TEMPLATE_MAX_SERVICES];
 	size_t n_services;
 	struct template_command ready; /* without arguments: none */

@@ -1,5 +1,5 @@
 /*
- * What a backend does for one sandbox (a "box"). The namespace backend is src/sandbox/namespace; the microVM's comes later.
+ * What a backend does for one sandbox (a "box"), in namespaces (src/sandbox/namespace) or in a microVM (src/sandbox/microvm, where it differs).
  * All calls and callbacks run on the node's loop thread; the backend takes its blocking work to its own workers.
  */
 #ifndef CUBICLE_SANDBOX_BACKEND_H
@@ -32,6 +32,7 @@ struct box_spec {
 	struct str token;                  /* envd access token; empty = open */
 	struct str user, workdir;          /* defaults; workdir may be empty */
 	bool internet;
+	struct str isolation;              /* "namespace", "microvm", or "auto" and empty: what the server does by default */
 	bool nested_userns, no_setuid;     /* template options */
 	struct msg_list services;          /* what init keeps running, as the claim has it (io/messages.h); empty: nothing */
 	struct msg_list service_options;   /* what they have beside that, likewise; empty: nothing */
@@ -89,6 +90,7 @@ struct backend_config {
 	const struct options *options; /* outlives the backend */
 	const char *state_dir;         /* the node's own directory, root-only */
 	const char *init_path;         /* cubicle-init */
+	const char *monitor_path;      /* cubicle-vmm; need not exist where there are no microVMs */
 	/* Egress learns of DNS sockets through these (the node sends dns_serve / dns_policy / dns_stop). May be called before an egress is connected. */
 	void (*dns_serve)(unsigned slot, int udp, int tcp, bool allow, struct str sandbox, void *arg);
 	void (*dns_stop)(unsigned slot, void *arg);
@@ -103,7 +105,10 @@ void backend_ready(struct backend *b);
 /* Drains parked slots; running boxes live on. done() on the loop when nothing parked is left. Then free. */
 void backend_drain(struct backend *b, void (*done)(void *arg), void *arg);
 void backend_free(struct backend *b);
-const char *backend_isolation(const struct backend *b); /* "namespace" */
+/* What comes of a wish for isolation (as in box_spec): "namespace" or "microvm". NULL with *err (400): this server cannot, and why. */
+const char *backend_isolation(const struct backend *b, struct str wanted, struct error *err);
+/* The same of a box. */
+const char *box_isolation(const struct box *b);
 
 /* Its pool: slots that wait, and how many should. */
 struct backend_figures {

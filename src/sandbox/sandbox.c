@@ -40,6 +40,12 @@ int start_decode(const struct buf *start, struct msg_start *ret)
 	return 0;
 }
 
+const char *sandbox_isolation(const struct sandbox *s)
+{
+	struct msg_start start;
+	return sandbox_start(s, &start) == 0 && msg_has(&start, start, isolation) && str_is(start.isolation, "microvm") ? "microvm" : "namespace";
+}
+
 int sandbox_start(const struct sandbox *s, struct msg_start *ret)
 {
 	return start_decode(&s->start, ret);

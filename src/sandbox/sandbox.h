@@ -71,6 +71,9 @@ int sandbox_start(const struct sandbox *s, struct msg_start *ret);
 /* The same of an encoded message by itself. */
 int start_decode(const struct buf *start, struct msg_start *ret);
 
+/* What it runs in: "namespace" or "microvm". */
+const char *sandbox_isolation(const struct sandbox *s);
+
 /* The one place that changes the state; an illegal transition is a mistake in the program and aborts. */
 void sandbox_set_state(struct sandbox *s, enum sandbox_state to);
 bool sandbox_can_become(enum sandbox_state from, enum sandbox_state to);

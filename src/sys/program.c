@@ -96,3 +96,26 @@ int program_run(const char *const *argv, struct str input, struct buf *ret_outpu
 		r = -errno;
 	return r < 0 ? error_errno(err, r, "%s", argv[0]) : program_run_on(argv, in, ret_output, err);
 }
+
+int program_copy(const char *path, const char *name, struct error *err)
+{
+	cleanup_buf struct buf image = BUF_INIT;
+	char self[40];
+	int r = file_read(AT_FDCWD, path, 64 << 20, &image);
+	if (r < 0)
+		return error_errno(err, r, "%s at %s", name, path);
+	cleanup_fd int copy = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
+	if (copy < 0 && errno == EINVAL) /* before Linux 6.3 */
+		copy = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (copy < 0)
+		return error_errno(err, -errno, "memory for %s", name);
+	r = fd_write_all(copy, buf_str(&image).p, buf_len(&image));
+	if (r == 0 && (fchmod(copy, 0711) < 0 || fcntl(copy, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0))
+		r = -errno;
+	/* What is open for writing cannot be executed. */
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", copy);
+	int fd = r < 0 ? r : open(self, O_PATH | O_CLOEXEC);
+	if (r == 0 && fd < 0)
+		r = -errno;
+	return r < 0 ? error_errno(err, r, "copying %s", name) : fd;
+}

@@ -12,4 +12,7 @@ int program_run(const char *const *argv, struct str input, struct buf *ret_outpu
 /* The same with an open file in place of `input`, which stays the caller's. */
 int program_run_on(const char *const *argv, int in, struct buf *ret_output, struct error *err);
 
+/* A sealed copy of a program in memory, without a path, that nobody but root can read and everybody can execute (mode 0711): a descriptor (O_PATH) for execveat(), or -errno. */
+int program_copy(const char *path, const char *name, struct error *err);
+
 #endif

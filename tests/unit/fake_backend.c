@@ -153,7 +153,7 @@ void backend_figures(const struct backend *b, struct backend_figures *ret)
 	*ret = (struct backend_figures){.parked = 3, .wanted = 8};
 }
 
-const char *backend_isolation(const struct backend *b)
+const char *backend_isolation(const struct backend *b, struct str wanted, struct error *err)
 {
 	return "namespace";
 }

@@ -1,5 +1,7 @@
 #include "sandbox/namespace/impl.h"
 #include "sandbox/namespace/box.h"
+#include "sandbox/microvm/machines.h"
+#include "sandbox/microvm/openings.h"
 #include "sandbox/namespace/sweep.h"
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -10,6 +12,7 @@
 enum {
 	WORKERS_LEAST = 4,
 	WORKERS_MOST = 16,
+	BOOTERS = 16,
 	REAPERS = 2,
 	CLEANERS = 2, /* few on purpose: the kernel's own clean-up of namespaces delays others' first wake-up */
 	SLOW = 8,
@@ -100,12 +103,13 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 	if (r == 0) {
 		b->opener = opener_new(l);
 		b->workers = workq_new(workers_wanted(), QUEUE);
+		b->booters = workq_new(BOOTERS, QUEUE);
 		b->reapers = workq_new(REAPERS, QUEUE);
 		b->cleaners = workq_new(CLEANERS, QUEUE);
 		b->slow = workq_new(SLOW, QUEUE);
 		b->copiers = workq_new(COPIERS, QUEUE);
 		b->readers = workq_new(1, READINGS);
-		if (!b->opener || !b->workers || !b->reapers || !b->cleaners || !b->slow || !b->copiers || !b->readers)
+		if (!b->opener || !b->workers || !b->booters || !b->reapers || !b->cleaners || !b->slow || !b->copiers || !b->readers)
 			r = error_errno(err, -ENOMEM, "threads of the namespace backend");
 	}
 	if (r < 0) {
@@ -172,12 +176,16 @@ void backend_free(struct backend *b)
 	for (struct box *x = b->boxes; x; x = x->next)
 		box_copy_stop(x, false);
 	workq_free(b->copiers);
+	for (struct box *x = b->boxes; x; x = x->next)
+		__atomic_store_n(&x->cancelled, true, __ATOMIC_RELAXED); /* a boot is not waited for */
+	workq_free(b->booters);
 	workq_free(b->workers);
 	workq_free(b->reapers);
 	workq_free(b->cleaners);
 	workq_free(b->slow);
 	workq_free(b->readers);
 	opener_free(b->opener);
+	openings_cancel(b);
 	bool clean = !b->boxes;
 	boxes_leave(b);
 	slot_pool_free(b->pool);
@@ -190,7 +198,18 @@ void backend_figures(const struct backend *b, struct backend_figures *ret)
 	pool_figures(b->pool, ret);
 }
 
-const char *backend_isolation(const struct backend *b)
+const char *backend_isolation(const struct backend *b, struct str wanted, struct error *err)
 {
-	return "namespace";
+	const struct machines *m = b->host->machines;
+	if (!wanted.n || str_is(wanted, "auto"))
+		wanted = str_of(b->config.options->isolation);
+	if (str_is(wanted, "auto"))
+		return m->why[0] ? namespace_runtime.isolation : microvm_runtime.isolation;
+	if (str_is(wanted, microvm_runtime.isolation)) {
+		if (!m->why[0])
+			return microvm_runtime.isolation;
+		error_set(err, -EOPNOTSUPP, 400, "isolation: no microVMs on this server: %s", m->why);
+		return NULL;
+	}
+	return namespace_runtime.isolation;
 }

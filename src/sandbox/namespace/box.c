@@ -1,5 +1,6 @@
 #include "sandbox/namespace/box.h"
 #include "sandbox/namespace/handle.h"
+#include "sandbox/microvm/asks.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "io/chan.h"
@@ -30,12 +31,13 @@ void box_set_state(struct box *b, enum box_state to)
 
 /* --- memory --- */
 
-struct box *box_new(struct backend *backend, struct str id, const struct box_ops *ops, void *arg)
+struct box *box_new(struct backend *backend, const struct runtime *runtime, struct str id, const struct box_ops *ops, void *arg)
 {
 	struct box *b = calloc(1, sizeof(*b));
 	if (!b)
 		return NULL;
 	b->backend = backend;
+	b->runtime = runtime;
 	b->ops = ops;
 	b->arg = arg;
 	snprintf(b->id, sizeof(b->id), "%.*s", (int)MIN(id.n, sizeof(b->id) - 1), id.p);
@@ -51,6 +53,8 @@ static void stop_watching(struct box *b)
 	loop_fd_del(b->watch);
 	chan_free(b->chan);
 	log_reads_fail(&b->log_reads);
+	asks_fail(b, -ECANCELED);
+	b->runtime->unwatch(b);
 	box_stats_cancel(b);
 	loop_timer_free(b->timer);
 	b->watch = NULL;
@@ -158,7 +162,7 @@ void box_fail(struct box *b, const struct error *err)
 
 /* --- evidence --- */
 
-static void say_status(const struct box *b, char *to, size_t size)
+void box_say_status(const struct box *b, char *to, size_t size)
 {
 	int code, status;
 	if (slot_status(b->slot, &code, &status) < 0)
@@ -179,8 +183,8 @@ void box_find_evidence(struct box *b)
 		cgroups_stats(b->backend->host->cgroups, b->slot->name, CGROUP_AGENT, &agent);
 		cgroups_stats(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, &work);
 	}
-	char status[160];
-	say_status(b, status, sizeof(status));
+	char status[200];
+	b->runtime->say_end(b, status, sizeof(status));
 	if (agent.oom_kills)
 		snprintf(d->reason, sizeof(d->reason), "oom_killed");
 	else
@@ -203,6 +207,7 @@ void box_evidence(struct box *b, struct box_death *ret)
 static void make_handle(struct box *b, struct box_handle *ret)
 {
 	struct handle h = {
+		.runtime = b->runtime,
 		.pid = (uint64_t)b->slot->pid,
 		.start = b->slot->start,
 		.slot = b->number,
@@ -239,7 +244,11 @@ static void is_dead(struct box *b)
 	box_set_state(b, BOX_DEAD);
 	b->assign.request = 0;
 	loop_timer_stop(b->timer);
-	b->ops->died(b, &b->death, b->arg);
+	asks_fail(b, -ECANCELED);
+	if (b->save.image) /* it was about to end anyway */
+		box_release(b);
+	else
+		b->ops->died(b, &b->death, b->arg);
 }
 
 static void on_end(struct loop_fd *w, uint32_t events, void *arg)
@@ -310,7 +319,7 @@ static void attach_done(void *arg)
 	free(a);
 }
 
-static void attach_spawner(struct box *b, pid_t pid)
+void box_attach_spawner(struct box *b, pid_t pid)
 {
 	struct attach *a = b->attaching ? NULL : calloc(1, sizeof(*a));
 	if (!a) /* one at a time; init asks again */
@@ -342,7 +351,9 @@ static void on_message(struct chan *c, struct chan_message *m, void *arg)
 		/* It ends itself now; that end brings the answer. */
 		refuse_start(b, m->body->error.message);
 	else if (m->header.type == MSG_ID_spawner && (b->state == BOX_RUNNING || b->claimed))
-		attach_spawner(b, m->sender);
+		b->runtime->attach(b, m->sender);
+	else if (asks_answer(b, m))
+		return;
 	else if (m->header.type == MSG_ID_log_page)
 		log_reads_answer(&b->log_reads, m->header.request, &m->body->log_page);
 	else if (b->state == BOX_RUNNING && box_assign_message(b, m))
@@ -368,6 +379,7 @@ static void on_closed(struct chan *c, const struct error *err, void *arg)
 	expect_end(b);
 	if (b->state == BOX_RUNNING)
 		box_assign_failed(b, &(struct error){.code = -EPROTO, .status = 500, .message = "cubicle-init gave its control channel up"});
+	asks_fail(b, -EPIPE); /* the last: the box may be released by it */
 }
 
 static const struct chan_ops chan_ops = {.message = on_message, .closed = on_closed};
@@ -382,6 +394,9 @@ int box_watch(struct box *b, struct error *err)
 	b->timer = loop_timer_new(backend->loop, on_timeout, b);
 	if (!b->watch || !b->timer)
 		return error_errno(err, -ENOMEM, "sandbox");
+	int r = b->runtime->watch(b, err);
+	if (r < 0)
+		return r;
 	backend->config.dns_serve(b->number, b->slot->net.dns_udp, b->slot->net.dns_tcp, b->reach.names, str_of(b->id), backend->config.arg);
 	return 0;
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "sandbox/namespace/impl.h"
 #include "sandbox/namespace/log_reads.h"
+#include "sandbox/namespace/runtime.h"
 
 struct chan;
 struct chan_message;
@@ -34,6 +35,7 @@ struct order {
 struct box {
 	struct box *prev, *next;
 	struct backend *backend;
+	const struct runtime *runtime;
 	const struct box_ops *ops;
 	void *arg;
 	enum box_state state;
@@ -54,6 +56,8 @@ struct box {
 	struct network_job *network; /* a change of it under way */
 	struct chan *chan;
 	struct log_reads log_reads;
+	struct ask *asks;    /* of init, that wait for their answers (microvm/asks.h) */
+	struct chan *monitor; /* of a microVM: its monitor's; NULL: it has none, or that is gone */
 	struct {
 		uint64_t request; /* 0: none is under way */
 		box_assigned_fn *done;
@@ -102,7 +106,7 @@ int box_copy_freeze(struct box *b, bool on);
 void box_copy_stop(struct box *b, bool killed);
 
 /* In the backend's list; its state is BOX_MAKING. NULL without memory. */
-struct box *box_new(struct backend *backend, struct str id, const struct box_ops *ops, void *arg);
+struct box *box_new(struct backend *backend, const struct runtime *runtime, struct str id, const struct box_ops *ops, void *arg);
 void box_free(struct box *b);
 /* The one place where a state changes; an illegal step aborts. */
 void box_set_state(struct box *b, enum box_state to);
@@ -118,6 +122,22 @@ void box_release(struct box *b);
 void box_forget_flush(struct box *b);
 /* Nobody is told of a reading that is under way. */
 void box_stats_cancel(struct box *b);
+/* On a worker: a free number, and b->slot with it. 0 or -errno in b->error. */
+int box_take_slot(struct box *b);
+/* The claim of a create on a worker: parked or new. */
+int box_start_in_namespace(struct box *b);
+/* On a worker. */
+int box_adopt_namespace(struct box *b);
+void box_attach_spawner(struct box *b, pid_t pid);
+void box_say_status(const struct box *b, char *to, size_t size);
+int box_disk_space(const struct box *b, struct box_space *ret);
+int box_disk_brake(const struct box *b, uint64_t most);
+void box_disk_tidy(struct box *b, bool trim);
+int box_open_namespace(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
+/* Its image, for reading. A descriptor or -errno. */
+int box_open_image(const struct box *b);
+/* It is there, running or dead. */
+bool box_is_usable(const struct box *b);
 /* Fills b->death once. */
 void box_find_evidence(struct box *b);
 

@@ -5,10 +5,15 @@
 #include <errno.h>
 #include <stdio.h>
 
+int box_adopt_namespace(struct box *b)
+{
+	return slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->reach, &b->error);
+}
+
 static void adopt_work(void *arg)
 {
 	struct box *b = arg;
-	b->error.code = slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->reach, &b->error);
+	b->error.code = b->runtime->adopt(b);
 }
 
 static void adopt_done(void *arg)
@@ -71,7 +76,7 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 		return NULL;
 	}
 	bool lost = strcmp(h.boot, backend->host->boot_id) != 0;
-	struct box *b = box_new(backend, id, ops, arg);
+	struct box *b = box_new(backend, h.runtime, id, ops, arg);
 	struct slot *s = b ? slot_new((unsigned)h.slot) : NULL;
 	int r = !s ? -ENOMEM : pool_reserve_number(backend->pool, (unsigned)h.slot);
 	if (r == 0)
@@ -86,6 +91,7 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	b->state = BOX_MAKING;
 	b->warm = h.warm;
 	snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
+	s->machine = h.runtime == &microvm_runtime;
 	b->slot = s;
 	b->number = s->number;
 	b->has_number = true;

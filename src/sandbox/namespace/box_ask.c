@@ -10,14 +10,14 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
-static bool is_usable(const struct box *b)
+bool box_is_usable(const struct box *b)
 {
 	return b->state == BOX_RUNNING || b->state == BOX_DEAD || (b->state == BOX_STARTING && b->claimed);
 }
 
 int box_freeze(struct box *b, bool on)
 {
-	if (!is_usable(b))
+	if (!box_is_usable(b))
 		return -EBUSY;
 	int r = b->copy ? box_copy_freeze(b, on) : cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on);
 	if (r < 0)
@@ -28,34 +28,42 @@ int box_freeze(struct box *b, bool on)
 	return 0;
 }
 
-static int open_image(const struct box *b)
+int box_open_image(const struct box *b)
 {
 	int fd = openat(b->backend->host->disks, b->slot->disk.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 
-int box_space(const struct box *b, struct box_space *ret)
+int box_disk_space(const struct box *b, struct box_space *ret)
 {
-	if (!is_usable(b))
-		return -EBUSY;
-	cleanup_fd int image = open_image(b);
+	cleanup_fd int image = box_open_image(b);
 	return image < 0 ? image : space_read(b->slot->disk.loop, b->slot->disk.root, image, ret);
 }
 
 int box_dirty(const struct box *b, uint64_t *ret)
 {
-	return is_usable(b) ? cgroups_dirty(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, ret) : -EBUSY;
+	return box_is_usable(b) ? cgroups_dirty(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, ret) : -EBUSY;
+}
+
+int box_disk_brake(const struct box *b, uint64_t most)
+{
+	return space_brake(b->slot->disk.loop, b->slot->disk.root, most);
+}
+
+int box_space(const struct box *b, struct box_space *ret)
+{
+	return box_is_usable(b) ? b->runtime->space(b, ret) : -EBUSY;
 }
 
 int box_brake(struct box *b, uint64_t most)
 {
-	return is_usable(b) ? space_brake(b->slot->disk.loop, b->slot->disk.root, most) : -EBUSY;
+	return box_is_usable(b) ? b->runtime->brake(b, most) : -EBUSY;
 }
 
 int64_t box_disk_bytes(const struct box *b)
 {
 	struct stat st;
-	if (!is_usable(b))
+	if (!box_is_usable(b))
 		return -EBUSY;
 	return fstatat(b->backend->host->disks, b->slot->disk.name, &st, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : (int64_t)st.st_blocks * 512;
 }
@@ -100,7 +108,7 @@ static void stats_done(void *arg)
 
 int box_stats(struct box *b, box_stats_fn *done, void *arg)
 {
-	if (!is_usable(b) || b->stats)
+	if (!box_is_usable(b) || b->stats)
 		return -EBUSY;
 	struct stats_job *j = calloc(1, sizeof(*j));
 	if (!j)
@@ -141,9 +149,9 @@ static void slow_done(void *arg)
 	free(j);
 }
 
-static void start_slow(struct box *b, bool trim)
+void box_disk_tidy(struct box *b, bool trim)
 {
-	if (!is_usable(b) || b->slow)
+	if (b->slow)
 		return;
 	struct slow_job *j = calloc(1, sizeof(*j));
 	if (!j)
@@ -161,20 +169,24 @@ static void start_slow(struct box *b, bool trim)
 void box_trim(struct box *b)
 {
 	/* A preallocated disk keeps what it was given: a trim would punch holes into the promise. */
-	if (!b->backend->host->options->disk_guarantee)
-		start_slow(b, true);
+	if (box_is_usable(b) && !b->backend->host->options->disk_guarantee)
+		b->runtime->tidy(b, true);
 }
 
 void box_sync(struct box *b)
 {
-	start_slow(b, false);
+	if (box_is_usable(b))
+		b->runtime->tidy(b, false);
+}
+
+int box_open_namespace(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
+{
+	return opener_connect(b->backend->opener, b->slot->net.netns, b->slot->net.guest_address, port, done, arg);
 }
 
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
 {
-	if (b->state != BOX_RUNNING)
-		return -EAGAIN;
-	return opener_connect(b->backend->opener, b->slot->net.netns, b->slot->net.guest_address, port, done, arg);
+	return b->state == BOX_RUNNING ? b->runtime->open(b, port, done, arg) : -EAGAIN;
 }
 
 int box_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
@@ -185,6 +197,11 @@ int box_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
 int box_follow_log(struct box *b, uint64_t after, box_log_fn *done, void *arg)
 {
 	return b->state == BOX_RUNNING && b->chan ? log_reads_follow(&b->log_reads, b->chan, after, done, arg) : -EAGAIN;
+}
+
+const char *box_isolation(const struct box *b)
+{
+	return b->runtime->isolation;
 }
 
 const char *box_launch(const struct box *b)

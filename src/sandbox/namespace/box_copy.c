@@ -30,7 +30,9 @@ struct copy_job {
 	bool wanted;     /* what the work group is to be after that */
 	bool guaranteed;
 	char group[16];
-	int root, image; /* descriptors on the mounted root and on the image file */
+	int root, image; /* descriptors on the mounted root (-1: it is mounted inside only) and on the image file */
+	int to;          /* the copy */
+	int64_t held_at;
 	unsigned loop;
 	char *path;
 	box_copied_fn *done;
@@ -45,6 +47,8 @@ static void job_free(struct copy_job *j)
 		close(j->root);
 	if (j->image >= 0)
 		close(j->image);
+	if (j->to >= 0)
+		close(j->to);
 	pthread_mutex_destroy(&j->lock);
 	free(j->path);
 	free(j);
@@ -151,46 +155,78 @@ static int open_parent(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
+static int copy_held(const struct copy_job *j)
+{
+	struct stat st;
+	return fstat(j->image, &st) < 0 ? -errno : copy_sparse(j->image, j->to, st.st_size, !j->guaranteed, &j->stop);
+}
+
+static int temporary_name(const struct copy_job *j, char to[PATH_MAX])
+{
+	return snprintf(to, PATH_MAX, "%s.new", j->path) >= PATH_MAX ? -ENAMETOOLONG : 0;
+}
+
 static int make_copy(struct copy_job *j)
 {
 	char temporary[PATH_MAX];
-	struct stat st;
-	if ((size_t)snprintf(temporary, sizeof(temporary), "%s.new", j->path) >= sizeof(temporary))
-		return -ENAMETOOLONG;
+	int r = temporary_name(j, temporary);
+	if (r < 0)
+		return r;
 	if (stopped(j))
 		return -ECANCELED;
-	cleanup_fd int dir = open_parent(j->path);
-	if (dir < 0)
-		return dir;
 	unlink(temporary);
-	cleanup_fd int to = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (to < 0)
+	j->to = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (j->to < 0)
 		return -errno;
+	if (j->root < 0)
+		return copy_held(j);
 	prepare(j);
-	int r = copy_frozen(j, to);
-	if (r == 0)
-		r = stopped(j) ? -ECANCELED : keep(to, dir, temporary, j->path);
-	if (r == 0) {
-		FAULT(copy_kept);
-		r = fstat(to, &st) < 0 ? -errno : 0;
-	}
-	if (r == 0)
-		j->result.size = (uint64_t)st.st_blocks * 512;
-	else
-		unlink(temporary);
-	return r;
+	return copy_frozen(j, j->to);
 }
 
-static void copy_work(void *arg)
+static int keep_copy(struct copy_job *j)
 {
-	struct copy_job *j = arg;
-	int r = make_copy(j);
+	char temporary[PATH_MAX];
+	struct stat st;
+	int r = temporary_name(j, temporary);
+	cleanup_fd int dir = r < 0 ? r : open_parent(j->path);
+	if (dir < 0)
+		return dir;
+	r = stopped(j) ? -ECANCELED : keep(j->to, dir, temporary, j->path);
+	if (r < 0)
+		return r;
+	FAULT(copy_kept);
+	if (fstat(j->to, &st) < 0)
+		return -errno;
+	j->result.size = (uint64_t)st.st_blocks * 512;
+	return 0;
+}
+
+static void fail(struct copy_job *j, int r)
+{
 	if (r == -ECANCELED)
 		error_set(&j->err, r, 404, "the sandbox ended while its disk was copied");
 	else if (r == -ENOSPC || r == -EDQUOT)
 		error_set(&j->err, r, 507, "the server's disk has no room for a copy of the sandbox's disk");
 	else if (r < 0)
 		error_set(&j->err, r, 500, "copying the sandbox's disk: %s", strerror(-r));
+}
+
+static void copy_work(void *arg)
+{
+	struct copy_job *j = arg;
+	fail(j, make_copy(j));
+}
+
+/* It becomes what was asked for, or goes. */
+static void keep_work(void *arg)
+{
+	struct copy_job *j = arg;
+	char temporary[PATH_MAX];
+	if (!j->err.code)
+		fail(j, keep_copy(j));
+	if (j->err.code && temporary_name(j, temporary) == 0)
+		unlink(temporary);
 }
 
 static void copy_done(void *arg)
@@ -205,6 +241,49 @@ static void copy_done(void *arg)
 	job_free(j);
 }
 
+static void push(struct copy_job *j, void (*work)(void *arg), void (*done)(void *arg))
+{
+	int r = workq_push(j->backend->copiers, j->backend->loop, work, done, j);
+	if (r < 0) {
+		fail(j, r);
+		copy_done(j);
+	}
+}
+
+static void let_go(const struct error *err, void *arg)
+{
+	struct copy_job *j = arg;
+	if (err && !j->err.code)
+		j->err = *err;
+	if (j->root < 0)
+		j->result.paused = clock_monotonic() - j->held_at;
+	push(j, keep_work, copy_done);
+}
+
+static void copied(void *arg)
+{
+	struct copy_job *j = arg;
+	if (j->box)
+		j->box->runtime->hold(j->box, false, let_go, j);
+	else
+		let_go(NULL, j);
+}
+
+static void held(const struct error *err, void *arg)
+{
+	struct copy_job *j = arg;
+	j->held_at = clock_monotonic();
+	if (!err) {
+		push(j, copy_work, copied);
+		return;
+	}
+	if (err->code == -ECANCELED)
+		fail(j, -ECANCELED);
+	else
+		j->err = *err;
+	copy_done(j);
+}
+
 int box_copy(struct box *b, const char *path, box_copied_fn *done, void *arg)
 {
 	if (b->state != BOX_RUNNING)
@@ -215,17 +294,17 @@ int box_copy(struct box *b, const char *path, box_copied_fn *done, void *arg)
 	if (!j)
 		return -ENOMEM;
 	struct host *h = b->backend->host;
-	*j = (struct copy_job){.backend = b->backend, .box = b, .wanted = b->frozen, .guaranteed = h->options->disk_guarantee, .loop = b->slot->disk.loop,
-		.root = fcntl(b->slot->disk.root, F_DUPFD_CLOEXEC, 3), .image = openat(h->disks, b->slot->disk.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC),
-		.path = str_dup(str_of(path)), .done = done, .arg = arg};
+	*j = (struct copy_job){.backend = b->backend, .box = b, .wanted = b->frozen, .guaranteed = h->options->disk_guarantee, .loop = b->slot->disk.loop, .to = -1,
+		.root = b->slot->disk.root < 0 ? -1 : fcntl(b->slot->disk.root, F_DUPFD_CLOEXEC, 3), .image = box_open_image(b), .path = str_dup(str_of(path)), .done = done, .arg = arg};
 	memcpy(j->group, b->slot->name, sizeof(j->group));
 	pthread_mutex_init(&j->lock, NULL);
-	int r = !j->path ? -ENOMEM : j->root < 0 || j->image < 0 ? -errno : workq_push(b->backend->copiers, b->backend->loop, copy_work, copy_done, j);
-	if (r < 0) {
+	if (!j->path || j->image < 0 || (j->root < 0 && b->slot->disk.root >= 0)) {
+		int r = !j->path ? -ENOMEM : j->image < 0 ? j->image : -EMFILE;
 		job_free(j);
 		return r;
 	}
 	b->copy = j;
+	b->runtime->hold(b, true, held, j);
 	return 0;
 }
 

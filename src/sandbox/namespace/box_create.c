@@ -83,19 +83,36 @@ static int claim_parked(struct box *b)
 	return 1;
 }
 
-static int make_cold(struct box *b)
+int box_take_slot(struct box *b)
 {
 	struct host *h = b->backend->host;
 	int number = pool_take_number(b->backend->pool);
 	if (number < 0)
 		return error_set(&b->error, -EAGAIN, 503, "all %u sandbox slots are in use", h->capacity);
 	b->slot = slot_new((unsigned)number);
-	if (!b->slot) {
-		pool_give_number(b->backend->pool, (unsigned)number);
-		return error_errno(&b->error, -ENOMEM, "slot");
-	}
-	int r = slot_prepare(h, b->slot, &b->error);
+	if (b->slot)
+		return 0;
+	pool_give_number(b->backend->pool, (unsigned)number);
+	return error_errno(&b->error, -ENOMEM, "slot");
+}
+
+static int make_cold(struct box *b)
+{
+	struct host *h = b->backend->host;
+	int r = box_take_slot(b);
+	if (r == 0)
+		r = slot_prepare(h, b->slot, &b->error);
 	return r < 0 ? r : slot_claim(h, b->slot, &b->order.claim, &b->error);
+}
+
+int box_start_in_namespace(struct box *b)
+{
+	int r = claim_parked(b);
+	if (r == 1) {
+		b->error = (struct error){0};
+		r = make_cold(b);
+	}
+	return r;
 }
 
 static void create_work(void *arg)
@@ -104,12 +121,7 @@ static void create_work(void *arg)
 	pool_wait_open(b->backend->pool);
 	if (__atomic_load_n(&b->cancelled, __ATOMIC_RELAXED))
 		return;
-	int r = claim_parked(b);
-	if (r == 1) {
-		b->error = (struct error){0};
-		r = make_cold(b);
-	}
-	b->error.code = r;
+	b->error.code = b->runtime->start(b);
 	if (b->slot) {
 		b->number = b->slot->number;
 		b->has_number = true;
@@ -160,7 +172,8 @@ static int claim_dressed(struct box *b)
 	struct error err = {0};
 	const struct box_spec *spec = &b->order.claim.spec;
 	struct backend *backend = b->backend;
-	struct slot *s = slot_is_usual(backend->host, &b->order.claim) ? pool_take_dressed(backend->pool, spec) : NULL;
+	bool may = b->runtime == &namespace_runtime && slot_is_usual(backend->host, &b->order.claim);
+	struct slot *s = may ? pool_take_dressed(backend->pool, spec) : NULL;
 	if (!s)
 		return 1;
 	if (slot_claim_dressed(backend->host, s, &b->order.claim, &err) < 0) {
@@ -188,9 +201,19 @@ static int take_network(struct box *b, const struct box_spec *spec, struct error
 	return reach_init(&b->reach, &limits, spec->allow_out, spec->deny_out, spec->internet, err);
 }
 
+/* NULL: this server cannot. */
+static const struct runtime *runtime_of(struct backend *backend, const struct box_spec *spec, struct error *err)
+{
+	const char *isolation = backend_isolation(backend, spec->isolation, err);
+	return !isolation ? NULL : strcmp(isolation, microvm_runtime.isolation) == 0 ? &microvm_runtime : &namespace_runtime;
+}
+
 struct box *box_create(struct backend *backend, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
 {
-	struct box *b = box_new(backend, spec->id, ops, arg);
+	const struct runtime *runtime = runtime_of(backend, spec, err);
+	if (!runtime)
+		return NULL;
+	struct box *b = box_new(backend, runtime, spec->id, ops, arg);
 	int r = b ? order_init(&b->order, spec) : -ENOMEM;
 	if (r == 0 && take_network(b, spec, err) < 0) {
 		box_free(b);
@@ -208,7 +231,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 			error_set(err, r, 500, "sandbox: %s", strerror(-r));
 			return NULL;
 		}
-		r = workq_push(backend->workers, backend->loop, create_work, create_done, b);
+		r = workq_push(runtime == &microvm_runtime ? backend->booters : backend->workers, backend->loop, create_work, create_done, b);
 	}
 	if (r < 0) {
 		if (b)

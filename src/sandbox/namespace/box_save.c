@@ -23,7 +23,7 @@ static void flush_work(void *arg)
 	/* The kernel freezes a process when it next leaves it. */
 	for (int i = 0; i < STILL_TRIES && cgroups_frozen(f->host->cgroups, f->name, CGROUP_WORK) == 0; i++)
 		usleep(1000);
-	if (syncfs(f->root) < 0 || fsync(f->image) < 0)
+	if ((f->root >= 0 && syncfs(f->root) < 0) || fsync(f->image) < 0)
 		f->result = -errno;
 }
 
@@ -53,6 +53,22 @@ void box_forget_flush(struct box *b)
 	b->flush = NULL;
 }
 
+static void written_out(const struct error *err, void *arg)
+{
+	struct flush *f = arg;
+	if (!f->box || (err && err->code == -ECANCELED)) {
+		if (f->box)
+			f->box->flush = NULL;
+		flush_free(f);
+		return;
+	}
+	int r = workq_push(f->box->backend->slow, f->box->backend->loop, flush_work, flush_done, f);
+	if (r < 0) {
+		f->result = r;
+		flush_done(f);
+	}
+}
+
 int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
 {
 	if ((b->state != BOX_RUNNING && b->state != BOX_DEAD) || b->flush)
@@ -62,15 +78,27 @@ int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
 		return -ENOMEM;
 	*f = (struct flush){.box = b, .host = b->backend->host, .done = done, .arg = arg, .image = -1};
 	snprintf(f->name, sizeof(f->name), "%s", b->slot->name);
-	f->root = fcntl(b->slot->disk.root, F_DUPFD_CLOEXEC, 3);
-	if (f->root >= 0)
-		f->image = openat(b->backend->host->disks, b->slot->disk.name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-	int r = f->image < 0 ? -errno : workq_push(b->backend->slow, b->backend->loop, flush_work, flush_done, f);
-	if (r < 0)
+	f->root = b->slot->disk.root < 0 ? -1 : fcntl(b->slot->disk.root, F_DUPFD_CLOEXEC, 3);
+	f->image = box_open_image(b);
+	int r = f->image < 0 ? f->image : f->root < 0 && b->slot->disk.root >= 0 ? -EMFILE : 0;
+	if (r < 0) {
 		flush_free(f);
+		return r;
+	}
+	b->flush = f;
+	if (b->state == BOX_RUNNING)
+		b->runtime->write_out(b, written_out, f);
 	else
-		b->flush = f;
-	return r;
+		written_out(NULL, f);
+	return 0;
+}
+
+static void held_for_save(const struct error *err, void *arg)
+{
+	if (err && err->code == -ECANCELED)
+		return; /* it ends already */
+	/* Without an answer its disk is as if the power had gone, and is checked. */
+	box_release(arg);
 }
 
 int box_save(struct box *b, const char *image, void (*done)(const struct error *err, void *arg), void *arg)
@@ -85,6 +113,8 @@ int box_save(struct box *b, const char *image, void (*done)(const struct error *
 	b->save.arg = arg;
 	if (found_dead)
 		b->reported = false; /* box_fail() releases it */
+	else if (b->state == BOX_RUNNING)
+		b->runtime->hold(b, true, held_for_save, b);
 	else
 		box_release(b);
 	return 0;

@@ -315,6 +315,26 @@ int disk_take(struct host *h, const char *image, const char *name, int userns, s
 	return r;
 }
 
+int disk_image(struct host *h, const char *name, uint32_t size_mb, const char *saved, struct disk *ret, struct error *err)
+{
+	struct disk d = DISK_NONE;
+	struct stat st;
+	cleanup_fd int fd = saved ? saved_link(h, saved, name, err) : make_image(h, name, size_mb, err);
+	if (fd < 0)
+		return fd;
+	int r = fstat(fd, &st) < 0 ? error_errno(err, -errno, "disk image %s", name) : saved_lock(fd, err);
+	if (r < 0) {
+		unlinkat(h->disks, name, 0);
+		return r;
+	}
+	FAULT(boot_taken);
+	snprintf(d.name, sizeof(d.name), "%s", name);
+	d.size_mb = (uint32_t)(st.st_size >> 20);
+	d.unbound = true;
+	*ret = d;
+	return steal_fd(&fd);
+}
+
 int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err)
 {
 	struct disk d = DISK_NONE;

@@ -28,6 +28,8 @@ void masters_free(struct masters *m);
 
 /* Makes the image `name`, attaches and mounts it with ids shifted to the user namespace. 0 or -errno (-ENOSPC: no room for a guaranteed disk). */
 int disk_make(struct host *h, const char *name, uint32_t size_mb, int userns, struct disk *ret, struct error *err);
+/* A new image, or (`saved` not NULL) a saved one, that is not mounted here: a descriptor, which holds the lock for all that it is given to; or -errno. */
+int disk_image(struct host *h, const char *name, uint32_t size_mb, const char *saved, struct disk *ret, struct error *err);
 /* Regains a disk that a living sandbox has mounted: the same loop device gives the same file system. Thaws it: a node that ended in the middle of a copy has left it
  * frozen, and then what writes to it can neither go on nor die. */
 int disk_adopt(struct host *h, const char *name, unsigned loop, struct disk *ret, struct error *err);

@@ -1,14 +1,19 @@
 #include "sandbox/namespace/handle.h"
+#include "sandbox/namespace/runtime.h"
 #include "base/cleanup.h"
 
 #include <limits.h>
 #include <stdio.h>
 
-static const char version[] = "namespace-1";
+/* The version is of a handle's words. */
+static const struct {
+	const char *version;
+	const struct runtime *runtime;
+} kinds[] = {{"namespace-1", &namespace_runtime}, {"microvm-1", &microvm_runtime}};
 
 void handle_format(const struct handle *h, struct box_handle *ret)
 {
-	snprintf(ret->text, sizeof(ret->text), "%s pid=%llu start=%llu slot=%llu loop=%llu warm=%d boot=%s", version,
+	snprintf(ret->text, sizeof(ret->text), "%s pid=%llu start=%llu slot=%llu loop=%llu warm=%d boot=%s", kinds[h->runtime != kinds[0].runtime].version,
 		(unsigned long long)h->pid, (unsigned long long)h->start, (unsigned long long)h->slot, (unsigned long long)h->loop, h->warm,
 		h->boot);
 }
@@ -47,7 +52,12 @@ int handle_parse(const char *text, struct handle *ret)
 	struct handle h = {0};
 	unsigned seen = 0;
 	struct str rest = str_of(text), word;
-	if (!str_cut(rest, ' ', &word, &rest) || !str_is(word, version))
+	if (!str_cut(rest, ' ', &word, &rest))
+		return -EINVAL;
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+		if (str_is(word, kinds[i].version))
+			h.runtime = kinds[i].runtime;
+	if (!h.runtime)
 		return -EINVAL;
 	for (bool more = true; more;) {
 		struct str tail;

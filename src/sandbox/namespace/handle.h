@@ -4,7 +4,10 @@
 
 #include "sandbox/backend.h"
 
+struct runtime;
+
 struct handle {
+	const struct runtime *runtime; /* says the version word */
 	uint64_t pid, start, slot, loop; /* start: of PID 1, in clock ticks since boot */
 	bool warm;
 	char boot[37];

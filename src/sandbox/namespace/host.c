@@ -1,6 +1,7 @@
 #include "sandbox/namespace/host.h"
 #include "sandbox/namespace/disk.h"
 #include "sandbox/namespace/layers.h"
+#include "sandbox/microvm/machines.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -9,6 +10,7 @@
 #include "sys/host_limits.h"
 #include "sys/mounts.h"
 #include "sys/process.h"
+#include "sys/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +18,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-
-#ifndef MFD_EXEC
-#define MFD_EXEC 0x0010U
-#endif
 
 enum {
 	SPARE_NUMBERS = 64,
@@ -51,30 +48,12 @@ static int sub_dir(struct host *h, const char *name, int *ret, struct error *err
 	return *ret < 0 ? error_errno(err, -errno, "%s/%s", h->dir, name) : 0;
 }
 
-/*
- * A copy in memory, without a path: a process knows where its program lies (/proc/self/maps, which a file worker would read out to a client), and that is
- * no business of a sandbox. Nobody can write it or, inside, read it: that is what makes PID 1 undumpable there (docs/architecture.md).
- */
+/* A copy: a process knows where its program lies (/proc/self/maps, which a file worker would read out to a client), and that is no business of a sandbox. Nobody can write it or, inside,
+ * read it: that is what makes PID 1 undumpable there (docs/architecture.md). */
 static int copy_init(struct host *h, const char *path, struct error *err)
 {
-	cleanup_buf struct buf image = BUF_INIT;
-	char self[40];
-	int r = file_read(AT_FDCWD, path, 64 << 20, &image);
-	if (r < 0)
-		return error_errno(err, r, "cubicle-init at %s", path);
-	cleanup_fd int copy = memfd_create("cubicle-init", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_EXEC);
-	if (copy < 0 && errno == EINVAL) /* before Linux 6.3 */
-		copy = memfd_create("cubicle-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (copy < 0)
-		return error_errno(err, -errno, "memory for cubicle-init");
-	r = fd_write_all(copy, buf_str(&image).p, buf_len(&image));
-	if (r == 0 && (fchmod(copy, 0711) < 0 || fcntl(copy, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0))
-		r = -errno;
-	/* What is open for writing cannot be executed. */
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", copy);
-	if (r == 0 && (h->init = open(self, O_PATH | O_CLOEXEC)) < 0)
-		r = -errno;
-	return r < 0 ? error_errno(err, r, "copying cubicle-init") : 0;
+	h->init = program_copy(path, "cubicle-init", err);
+	return MIN(h->init, 0);
 }
 
 static int compile(struct host *h, struct error *err)
@@ -282,10 +261,13 @@ int host_new(const struct backend_config *c, struct host **ret, struct error *er
 		r = layers_new(h, &h->layers, err);
 	if (r == 0)
 		r = masters_new(h, &h->masters, err);
+	if (r == 0)
+		r = machines_new(c, &h->machines, err);
 	if (r < 0) {
 		host_free(h, false);
 		return r;
 	}
+	h->parks = h->machines->why[0] || strcmp(h->options->isolation, "namespace") == 0;
 	host_limits_raise();
 	log_notes(network_notes(h->network));
 	if (cgroups_missing(h->cgroups)[0])
@@ -300,6 +282,7 @@ void host_free(struct host *h, bool clean)
 		return;
 	layers_free(h->layers);
 	masters_free(h->masters);
+	machines_free(h->machines);
 	network_free(h->network, clean);
 	loopdevs_free(h->loops, clean);
 	cgroups_free(h->cgroups, clean);

@@ -16,6 +16,7 @@
 enum { UID_RANGE = 65536 };
 
 struct layers;
+struct machines;
 struct masters;
 
 struct host {
@@ -30,6 +31,8 @@ struct host {
 	struct loopdevs *loops;
 	struct network *network;
 	struct layers *layers;
+	struct machines *machines;
+	bool parks;                       /* what most sandboxes are made of is parked: false where they are microVMs */
 	struct masters *masters;
 	struct buf filter, filter_nested; /* struct sock_filter[] */
 	struct buf drop_caps;             /* msg_list of numbers */

@@ -15,12 +15,14 @@ struct backend {
 	struct host *host;
 	struct pool *pool;
 	struct opener *opener;
+	struct workq *booters;  /* creates of microVMs: each waits until its kernel is up */
 	struct workq *workers;  /* creates, adoptions, spawners */
 	struct workq *reapers;  /* kills, that somebody waits for */
 	struct workq *cleaners; /* what is left of dead slots */
 	struct workq *readers;  /* of statistics: files of the kernel that may make it work for ms */
 	struct workq *slow;     /* what waits for a disk: trim, sync */
 	struct workq *copiers;  /* copies of disks, images that go */
+	struct opening *openings; /* connections into microVMs that are being made */
 	struct box *boxes;
 	unsigned discarding;   /* slots that a cleaner has or will get, boxes that are being released, and the drain itself; atomic */
 	void (*drained)(void *arg);

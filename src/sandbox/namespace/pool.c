@@ -42,6 +42,11 @@ struct pool {
 	struct recipes recipes;
 };
 
+static double pool_least(const struct pool *p)
+{
+	return p->host->parks ? (double)p->host->options->pool_min : 0;
+}
+
 int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret,
 	struct error *err)
 {
@@ -61,7 +66,7 @@ int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), vo
 	p->discard = discard;
 	p->arg = arg;
 	p->last = &p->first;
-	p->wanted = (double)h->options->pool_min;
+	p->wanted = pool_least(p);
 	*ret = p;
 	return 0;
 }
@@ -136,7 +141,7 @@ static void resize(struct pool *p)
 		return;
 	const struct options *o = p->host->options;
 	p->wanted = MAX(p->wanted * 0.95, (double)p->taken);
-	p->wanted = MIN(MAX(p->wanted, (double)o->pool_min), (double)o->pool_max);
+	p->wanted = MIN(MAX(p->wanted, pool_least(p)), (double)o->pool_max);
 	p->taken = 0;
 	recipes_decay(&p->recipes);
 	p->window_end = now + WINDOW_MS * NS_PER_MS;

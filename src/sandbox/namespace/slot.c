@@ -6,6 +6,7 @@
 #include "sandbox/namespace/saved.h"
 #include "sandbox/namespace/slot_control.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -35,9 +36,9 @@ struct slot *slot_new(unsigned number)
 	if (!s)
 		return NULL;
 	s->number = number;
-	s->pidfd = s->conn = s->mnt = -1;
+	s->pidfd = s->conn = s->mnt = s->monitor = s->console = -1;
 	s->disk = DISK_NONE;
-	s->net.netns = s->net.dns_udp = s->net.dns_tcp = -1;
+	s->net.netns = s->net.dns_udp = s->net.dns_tcp = s->net.tap = -1;
 	snprintf(s->name, sizeof(s->name), "s%u", number);
 	return s;
 }
@@ -86,7 +87,7 @@ static struct cgroup_limits work_limits(uint32_t memory_mb, uint32_t pids, uint3
 }
 
 /* Its part of the processors among the sandboxes: what the groups below it have is for each other. */
-static int weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct error *err)
+int slot_weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct error *err)
 {
 	int r = cgroups_weigh(h->cgroups, s->name, cpu_count);
 	return r < 0 ? error_errno(err, r, "weight of slot %u", s->number) : 0;
@@ -103,7 +104,7 @@ static int make_cgroups(struct host *h, struct slot *s, struct error *err)
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_AGENT, &agent, err);
 	if (r == 0)
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &s->limits, err);
-	return r == 0 ? weigh(h, s, s->limits.cpu_count, err) : r;
+	return r == 0 ? slot_weigh(h, s, s->limits.cpu_count, err) : r;
 }
 
 static int give_birth(struct host *h, struct slot *s, struct error *err)
@@ -169,7 +170,7 @@ static int adjust(struct host *h, struct slot *s, const struct slot_claim *c, st
 		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &l, err);
 		s->limits = l;
 		if (r == 0)
-			r = weigh(h, s, l.cpu_count, err);
+			r = slot_weigh(h, s, l.cpu_count, err);
 	}
 	if (r == 0 && !reach_is_default(c->reach))
 		r = network_slot_set(h->network, &s->net, c->reach, err);
@@ -193,26 +194,27 @@ static void claim_ready(const struct box_spec *spec, struct msg_claim *m)
 		msg_set(m, claim, wait_ready, true);
 }
 
-static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
+int slot_send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
 	const struct box_spec *spec = &c->spec;
 	char address[INET_ADDRSTRLEN];
-	struct in_addr in = {htonl(s->net.guest_address)};
+	struct in_addr in = {htonl(s->machine ? (uint32_t)MACHINE_ADDRESS : s->net.guest_address)};
 	inet_ntop(AF_INET, &in, address, sizeof(address));
 	struct msg_claim m = {
 		.sandbox = spec->id,
 		.template = spec->template_id,
 		.hostname = str_of(c->hostname),
 		.envs = spec->envs,
-		.realtime = 0,
+		.realtime = s->machine ? clock_realtime() : 0,
 		.user = spec->user,
 		.boot_id = str_of(c->boot_id),
 		.machine_id = str_of(c->machine_id),
-		.nameserver = STR(NETWORK_NAMESERVER),
-		.seccomp = buf_str(spec->nested_userns ? &h->filter_nested : &h->filter),
+		.nameserver = str_of(s->machine ? MACHINE_NAMESERVER : NETWORK_NAMESERVER),
+		.seccomp = s->machine ? STR("") : buf_str(spec->nested_userns ? &h->filter_nested : &h->filter),
 	};
 	msg_set(&m, claim, address, str_of(address));
-	msg_set(&m, claim, drop_caps, (struct msg_list){buf_str(&h->drop_caps)});
+	if (!s->machine) /* its root is root of its own kernel only */
+		msg_set(&m, claim, drop_caps, (struct msg_list){buf_str(&h->drop_caps)});
 	if (spec->token.n)
 		msg_set(&m, claim, token, spec->token);
 	if (spec->workdir.n)
@@ -229,7 +231,7 @@ static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c
 		claim_ready(spec, &m);
 	if (spec->unassigned) {
 		msg_set(&m, claim, unassigned, true);
-		int r = weigh(h, s, 0, err);
+		int r = slot_weigh(h, s, 0, err);
 		if (r < 0)
 			return r;
 	}
@@ -290,7 +292,7 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 		r = inside_root(h, s, c->spec.layers, c->spec.n_layers, err);
 	if (r == 0 && s->limits.memory != (uint64_t)h->options->sandbox_memory << 20)
 		r = inside_size_memory(h, s, dressed, err);
-	return r == 0 ? send_claim(h, s, c, err) : r;
+	return r == 0 ? slot_send_claim(h, s, c, err) : r;
 }
 
 bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec)
@@ -315,13 +317,25 @@ bool slot_is_usual(const struct host *h, const struct slot_claim *c)
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
 {
 	int r = reach_is_default(c->reach) ? 0 : network_slot_set(h->network, &s->net, c->reach, err);
-	return r < 0 ? r : send_claim(h, s, c, err);
+	return r < 0 ? r : slot_send_claim(h, s, c, err);
+}
+
+int slot_find_process(struct slot *s, struct error *err)
+{
+	uint64_t start;
+	s->pidfd = process_pidfd(s->pid);
+	/* The start time is read after the descriptor is held: from then on the pid cannot become another's. */
+	if (s->pidfd >= 0 && process_start_time(s->pid, &start) == 0 && start == s->start && !process_ended(s->pidfd))
+		return 0;
+	if (s->pidfd >= 0)
+		close(steal_fd(&s->pidfd));
+	s->pid = 0;
+	return error_set(err, -ESRCH, 500, "its first process had ended when the node came back");
 }
 
 int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err)
 {
 	char name[sizeof(s->disk.name)];
-	uint64_t start;
 	struct error lost = {0};
 	memcpy(name, s->disk.name, sizeof(name));
 	int r = host_enter(h, err);
@@ -330,14 +344,9 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach
 	s->has_cgroups = s->has_socket = true;
 	/* First, also of a dead one: a disk left frozen keeps its processes from ending. */
 	int disk = disk_adopt(h, name, s->disk.loop, &s->disk, &lost);
-	s->pidfd = process_pidfd(s->pid);
-	/* The start time is read after the descriptor is held: from then on the pid cannot become another's. */
-	if (s->pidfd < 0 || process_start_time(s->pid, &start) < 0 || start != s->start || process_ended(s->pidfd)) {
-		if (s->pidfd >= 0)
-			close(steal_fd(&s->pidfd));
-		s->pid = 0;
-		return error_set(err, -ESRCH, 500, "its first process had ended when the node came back");
-	}
+	r = slot_find_process(s, err);
+	if (r < 0)
+		return r;
 	cleanup_free char *storage = malloc(MSG_MAX);
 	union msg_any any;
 	if (!storage)
@@ -409,8 +418,10 @@ void slot_leave(struct slot *s)
 		close(s->mnt);
 	if (s->has_net)
 		network_slot_done(&s->net);
-	if (s->conn >= 0)
-		close(s->conn);
+	int *fds[] = {&s->conn, &s->monitor, &s->console};
+	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
+		if (*fds[i] >= 0)
+			close(steal_fd(fds[i]));
 	if (s->pidfd >= 0)
 		close(s->pidfd);
 	free(s);
@@ -466,7 +477,7 @@ void slot_release(struct host *h, struct slot *s)
 	slot_rest_close(&s->rest);
 	disk_drop(h, &s->disk);
 	if (s->has_socket)
-		unlinkat(h->control, s->name, 0);
+		slot_unlisten(h, s);
 	if (s->has_cgroups)
 		remove_cgroups(h, s);
 	slot_leave(s);

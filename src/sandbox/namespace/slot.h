@@ -33,6 +33,9 @@ struct slot {
 	int conn;            /* blocking, until the loop takes it; -1 */
 	bool has_net, has_cgroups, has_socket;
 	bool knows_still;    /* its init is told when it is frozen */
+	bool machine;        /* a microVM (microvm/machine_slot.h): PID 1 is its monitor, which is in the work group with all of the guest, and the disk is not mounted here */
+	int monitor;         /* connection to that, until the loop takes it; -1 */
+	int console;         /* what the guest has written to its console, a memory file; -1 = not known */
 	struct net_slot net;
 	struct disk disk;
 	struct cgroup_limits limits; /* of the work group, as set */
@@ -64,6 +67,13 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 /* Is it, but for its root, what parked slots are made for, and its network policy short? Then slot_claim_dressed() does, which does not wait and needs no worker. */
 bool slot_is_usual(const struct host *h, const struct slot_claim *c);
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
+
+/* Sends the claim; the answer is not waited for. */
+int slot_send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
+/* Its share of the processors beside other sandboxes; 0: little. 0 or -errno. */
+int slot_weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct error *err);
+/* Is the process s->pid the one that began at s->start, and alive? Then s->pidfd is of it: 0. -ESRCH: no. */
+int slot_find_process(struct slot *s, struct error *err);
 
 /* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s. Its network policy is put in force again.
  * -ESRCH: it is dead. On failure: slot_release(). */

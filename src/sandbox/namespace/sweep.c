@@ -1,5 +1,6 @@
 #include "sandbox/namespace/sweep.h"
 #include "sandbox/namespace/host.h"
+#include "sandbox/namespace/slot_control.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 
@@ -104,6 +105,7 @@ void sweep(struct host *h, bool (*keep)(unsigned number, void *arg), void *arg)
 	unbind_loops(&w);
 	remove_files(&w, h->disks, ".img");
 	remove_files(&w, h->control, "");
+	remove_files(&w, h->control, SLOT_MONITOR_SUFFIX);
 	if (w.removed)
 		log_info("swept what an earlier run left");
 }

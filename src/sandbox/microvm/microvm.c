@@ -1,0 +1,172 @@
+/* The microVM's column of the table in sandbox/namespace/runtime.h. */
+#include "sandbox/microvm/asks.h"
+#include "sandbox/microvm/machine_slot.h"
+#include "sandbox/microvm/openings.h"
+#include "base/cleanup.h"
+#include "io/chan.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+enum {
+	DISK_SECONDS = 20, /* for what is dirty inside to reach the image */
+};
+
+static int start(struct box *b)
+{
+	int r = box_take_slot(b);
+	return r < 0 ? r : machine_start(b->backend->host, b->slot, &b->order.claim, &b->cancelled, &b->error);
+}
+
+static int adopt(struct box *b)
+{
+	return machine_adopt(b->backend->host, b->slot, &b->reach, &b->error);
+}
+
+/* --- the monitor's channel --- */
+
+/* What is refused shows on the descriptor that came with the question. */
+static void on_message(struct chan *c, struct chan_message *m, void *arg)
+{
+}
+
+/* The end of its process is what counts. */
+static void on_closed(struct chan *c, const struct error *err, void *arg)
+{
+	struct box *b = arg;
+	b->monitor = NULL;
+}
+
+static const struct chan_ops monitor_ops = {.message = on_message, .closed = on_closed};
+
+static int watch(struct box *b, struct error *err)
+{
+	b->monitor = chan_new(b->backend->loop, steal_fd(&b->slot->monitor), MSG_FROM_VMM, CHAN_NO_FDS, &monitor_ops, b);
+	return b->monitor ? 0 : error_errno(err, -errno, "monitor's channel");
+}
+
+static void unwatch(struct box *b)
+{
+	chan_free(steal_pointer(&b->monitor));
+}
+
+/* It has moved itself into its group inside. */
+static void attach(struct box *b, pid_t spawner)
+{
+	if (b->chan)
+		chan_send(b->chan, MSG_ID_attached, &(struct msg_attached){0}, 0, NULL, 0, NULL);
+}
+
+static void say_end(const struct box *b, char *to, size_t size)
+{
+	static const struct {
+		int status;
+		const char *what;
+	} ends[] = {{0, "it was powered off"}, {10, "it was reset from inside"}, {11, "its kernel panicked"}, {12, "its monitor gave up"}, {13, "its monitor could not start it"}};
+	char words[120];
+	int code, status;
+	const char *what = NULL;
+	if (slot_status(b->slot, &code, &status) < 0) {
+		snprintf(to, size, "its monitor ended while the node was away or is not the node's child: no exit status");
+		return;
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(ends) && code == CLD_EXITED; i++)
+		if (ends[i].status == status)
+			what = ends[i].what;
+	machine_last_words(b->slot, words, sizeof(words));
+	if (what)
+		snprintf(to, size, "%s%s%s", what, words[0] ? ": " : "", words);
+	else if (code == CLD_EXITED)
+		snprintf(to, size, "its monitor exited with status %d", status);
+	else
+		snprintf(to, size, "its monitor was killed by signal %d (%s)", status, strsignal(status));
+}
+
+/* --- its disk --- */
+
+/* What is in use inside is not known: what the image holds counts. */
+static int space(const struct box *b, struct box_space *ret)
+{
+	struct stat st;
+	cleanup_fd int image = box_open_image(b);
+	if (image < 0)
+		return image;
+	if (fstat(image, &st) < 0)
+		return -errno;
+	uint64_t held = (uint64_t)st.st_blocks * 512;
+	*ret = (struct box_space){.total = (uint64_t)st.st_size, .used = held, .backed = held};
+	return 0;
+}
+
+/* There is no brake inside another kernel. Who takes space all the same is frozen by the node (node/disk_account.c), and that is the whole machine. */
+static int brake(const struct box *b, uint64_t most)
+{
+	return 0;
+}
+
+static void ignore(const struct error *err, void *arg)
+{
+}
+
+static void tidy(struct box *b, bool trim)
+{
+	if (b->asks || b->frozen || b->state != BOX_RUNNING)
+		return;
+	if (trim)
+		ask_init(b, MSG_ID_trim, &(struct msg_trim){0}, DISK_SECONDS, ignore, NULL);
+	else
+		ask_init(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, ignore, NULL);
+}
+
+struct writing {
+	struct box *box;
+	runtime_done_fn *done;
+	void *arg;
+};
+
+static int freeze(struct box *b, bool on)
+{
+	return cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on);
+}
+
+static void written(const struct error *err, void *arg)
+{
+	struct writing *w = arg;
+	struct error failed = {0};
+	bool goes = err && err->code == -ECANCELED;
+	/* Without an answer its memory is kept all the same, and what is dirty is in that. */
+	int r = !goes && w->box->frozen ? freeze(w->box, true) : 0;
+	if (r < 0)
+		error_errno(&failed, r, "freezing");
+	w->done(goes ? err : r < 0 ? &failed : NULL, w->arg);
+	free(w);
+}
+
+/* Its init has frozen all else inside, when it was told `still`, and goes on for so long as this takes. */
+static void write_out(struct box *b, runtime_done_fn *done, void *arg)
+{
+	struct error err = {0};
+	struct writing *w = malloc(sizeof(*w));
+	int r = !w ? -ENOMEM : b->frozen ? freeze(b, false) : 0;
+	if (r < 0) {
+		free(w);
+		error_errno(&err, r, "thawing");
+		done(&err, arg);
+		return;
+	}
+	*w = (struct writing){b, done, arg};
+	ask_init(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, written, w);
+}
+
+static void hold(struct box *b, bool on, runtime_done_fn *done, void *arg)
+{
+	ask_init(b, MSG_ID_quiesce, &(struct msg_quiesce){.on = on}, DISK_SECONDS, done, arg);
+}
+
+const struct runtime microvm_runtime = {
+	.isolation = "microvm", .start = start, .adopt = adopt, .watch = watch, .unwatch = unwatch, .attach = attach, .say_end = say_end, .space = space, .brake = brake,
+	.open = opening_new, .tidy = tidy, .write_out = write_out, .hold = hold,
+};

@@ -1,0 +1,122 @@
+#include "sandbox/microvm/openings.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "io/chan.h"
+#include "vmm/layout.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+enum {
+	PATIENCE_SECONDS = 5, /* inside two are waited; under load it may come late */
+	OPENINGS_MAX = 4096,
+};
+
+/* It lives on when its box ends: then it sees the end of the stream. */
+struct opening {
+	struct opening *prev, *next;
+	struct backend *backend;
+	int fd;
+	struct loop_fd *watch;
+	struct loop_timer *timer;
+	void (*done)(int fd_or_error, void *arg);
+	void *arg;
+};
+
+static void opening_free(struct opening *o)
+{
+	loop_fd_del(o->watch);
+	loop_timer_free(o->timer);
+	if (o->fd >= 0)
+		close(o->fd);
+	if (o->next)
+		o->next->prev = o->prev;
+	if (o->prev)
+		o->prev->next = o->next;
+	else if (o->backend->openings == o)
+		o->backend->openings = o->next;
+	free(o);
+}
+
+static void finish(struct opening *o, int result)
+{
+	int fd = result < 0 ? result : steal_fd(&o->fd);
+	void (*done)(int fd_or_error, void *arg) = o->done;
+	void *arg = o->arg;
+	opening_free(o);
+	done(fd, arg);
+}
+
+/* One byte: 0, or an errno of the guest's, which may be anything. */
+static int outcome(int fd)
+{
+	unsigned char byte;
+	ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? 1 : -ECONNREFUSED;
+	if (n == 0 || (byte && byte != ETIMEDOUT))
+		return -ECONNREFUSED;
+	return byte ? -ETIMEDOUT : 0;
+}
+
+static void on_readable(struct loop_fd *w, uint32_t events, void *arg)
+{
+	struct opening *o = arg;
+	int r = outcome(o->fd);
+	if (r <= 0)
+		finish(o, r);
+}
+
+static void on_timeout(struct loop_timer *t, void *arg)
+{
+	finish(arg, -ETIMEDOUT);
+}
+
+static int begin(struct opening *o, struct box *b, uint16_t port, int theirs)
+{
+	const unsigned char head[] = {(unsigned char)port, (unsigned char)(port >> 8)};
+	if (send(o->fd, head, sizeof(head), MSG_NOSIGNAL) != sizeof(head))
+		return -errno;
+	o->watch = loop_fd_add(o->backend->loop, o->fd, EPOLLIN | EPOLLRDHUP, on_readable, o);
+	o->timer = loop_timer_new(o->backend->loop, on_timeout, o);
+	if (!o->watch || !o->timer || loop_timer_in(o->timer, PATIENCE_SECONDS * NS_PER_S) < 0)
+		return -ENOMEM;
+	return chan_send(b->monitor, MSG_ID_vm_open, &(struct msg_vm_open){.port = VSOCK_PORT_OPEN}, 1, &theirs, 1, NULL);
+}
+
+int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
+{
+	int ends[2];
+	if (!b->monitor)
+		return -EAGAIN;
+	size_t n = 0;
+	for (const struct opening *x = b->backend->openings; x; x = x->next)
+		n++;
+	if (n >= OPENINGS_MAX)
+		return -EAGAIN;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+		return -errno;
+	cleanup_fd int theirs = ends[1];
+	struct opening *o = calloc(1, sizeof(*o));
+	if (!o) {
+		close(ends[0]);
+		return -ENOMEM;
+	}
+	*o = (struct opening){.backend = b->backend, .fd = ends[0], .done = done, .arg = arg};
+	int r = begin(o, b, port, theirs);
+	if (r < 0) {
+		opening_free(o);
+		return r;
+	}
+	o->next = b->backend->openings;
+	if (o->next)
+		o->next->prev = o;
+	b->backend->openings = o;
+	return 0;
+}
+
+void openings_cancel(struct backend *b)
+{
+	while (b->openings)
+		finish(b->openings, -ECANCELED);
+}
