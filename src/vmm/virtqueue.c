@@ -88,6 +88,11 @@ bool virtqueue_has(const struct virtqueue *q)
 	return usable(q) && avail_index(q) != q->next_avail;
 }
 
+unsigned virtqueue_waiting(const struct virtqueue *q)
+{
+	return usable(q) ? (uint16_t)(avail_index(q) - q->next_avail) : 0;
+}
+
 /* One look at a descriptor, which need not be aligned in an indirect table; the fence keeps the compiler from looking again. */
 static struct vring_desc read_desc(const char *table, size_t index)
 {

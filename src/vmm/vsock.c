@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 
 #include <endian.h>
+#include <limits.h>
 #include <sys/socket.h>
 
 enum {
@@ -21,7 +22,7 @@ struct vsock {
 	struct vsock_mux mux;
 	struct vsock_config config;
 	struct loop_fd *listener;  /* of config.control */
-	struct loop_timer *again;
+	struct loop_timer *retry;
 	bool working, paused, was_up;
 	bool tell_reset;           /* TRANSPORT_RESET is to be said when there is a buffer for it */
 	unsigned buffers_then;     /* that the event queue had when it was said: when it has so many again, the guest has heard it */
@@ -40,7 +41,7 @@ static int pop(struct vsock *v, unsigned queue)
 {
 	int r = virtqueue_pop(&v->d.queue[queue], &v->chain);
 	if (r < 0)
-		virtio_broken(&v->d, "a vsock queue");
+		virtio_broken(&v->d, "a chain that is not valid");
 	return r;
 }
 
@@ -97,6 +98,20 @@ static void say_reset(struct vsock *v)
 	}
 }
 
+/* The listener is watched while there is room. */
+static void set_listening(struct vsock *v)
+{
+	if (v->listener)
+		loop_fd_set(v->listener, vsock_mux_room(&v->mux, true) ? EPOLLIN : 0);
+}
+
+static void forget(struct vsock *v)
+{
+	v->mux.held = v->tell_reset = false;
+	vsock_mux_forget(&v->mux);
+	set_listening(v);
+}
+
 static bool more(struct vsock *v)
 {
 	return (virtqueue_has(&v->d.queue[TX]) && !vsock_mux_full(&v->mux)) || (virtqueue_has(&v->d.queue[RX]) && vsock_mux_pending(&v->mux));
@@ -122,15 +137,10 @@ static void work(struct vsock *v)
 		virtqueue_notifications(tx, !vsock_mux_full(&v->mux));
 	} while (left && v->d.active && more(v));
 	v->working = false;
-	if (v->d.active && more(v))
-		loop_timer_in(v->again, 0);
-}
-
-/* The listener is watched while there is room. */
-static void set_listening(struct vsock *v)
-{
-	if (v->listener)
-		loop_fd_set(v->listener, vsock_mux_room(&v->mux, true) ? EPOLLIN : 0);
+	if (!v->d.active)
+		forget(v);
+	else if (more(v))
+		virtio_again(&v->d);
 }
 
 static void changed(void *arg)
@@ -140,7 +150,7 @@ static void changed(void *arg)
 	set_listening(v);
 }
 
-static void on_again(struct loop_timer *t, void *arg)
+static void on_retry(struct loop_timer *t, void *arg)
 {
 	changed(arg);
 }
@@ -152,7 +162,7 @@ static void on_control(struct loop_fd *w, uint32_t events, void *arg)
 		int fd = accept4(v->config.control, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
 			loop_fd_set(w, 0);
-			loop_timer_in(v->again, RETRY_MS * 1000000ll);
+			loop_timer_in(v->retry, RETRY_MS * 1000000ll);
 			return;
 		}
 		if (fd < 0)
@@ -181,13 +191,6 @@ static void activate(struct virtio_device *d)
 	changed(v);
 }
 
-static void forget(struct vsock *v)
-{
-	v->mux.held = v->tell_reset = false;
-	vsock_mux_forget(&v->mux);
-	set_listening(v);
-}
-
 static void reset(struct virtio_device *d)
 {
 	forget(of(d));
@@ -200,7 +203,10 @@ static void notify(struct virtio_device *d, unsigned queue)
 		return;
 	if (v->mux.held)
 		say_reset(v);
-	changed(v);
+	if (d->active)
+		changed(v);
+	else
+		forget(v);
 }
 
 static void config_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
@@ -225,17 +231,18 @@ static void resume(struct virtio_device *d)
 static void save(struct virtio_device *d, struct buf *to)
 {
 	const struct vsock *v = of(d);
-	const unsigned char bytes[] = {STATE_VERSION, v->mux.up, v->was_up};
+	const unsigned char bytes[] = {STATE_VERSION, v->mux.up};
 	buf_add(to, bytes, sizeof(bytes));
 }
 
 static int load(struct virtio_device *d, struct str from)
 {
 	struct vsock *v = of(d);
-	if (from.n != 3 || from.p[0] != STATE_VERSION || (from.p[1] & ~1) || (from.p[2] & ~1))
+	if (from.n != 2 || from.p[0] != STATE_VERSION || (from.p[1] & ~1))
 		return -EINVAL;
 	v->mux.up = from.p[1];
-	v->was_up = from.p[2];
+	v->mux.held = true; /* until vsock_restored() */
+	v->buffers_then = UINT_MAX;
 	return 0;
 }
 
@@ -243,8 +250,8 @@ static void end(struct virtio_device *d)
 {
 	struct vsock *v = of(d);
 	loop_fd_del(v->listener);
-	if (v->again)
-		loop_timer_free(v->again);
+	if (v->retry)
+		loop_timer_free(v->retry);
 	if (v->config.control >= 0)
 		close(v->config.control);
 	vsock_mux_done(&v->mux);
@@ -281,14 +288,14 @@ struct virtio_device *vsock_new(struct loop *l, const struct guest_memory *m, co
 	v->mux.up_now = up_now;
 	v->mux.arg = v;
 	if (virtio_init(&v->d, l, m, err) < 0) {
-		free(v);
+		virtio_free(&v->d);
 		return NULL;
 	}
-	v->again = loop_timer_new(l, on_again, v);
+	v->retry = loop_timer_new(l, on_retry, v);
 	v->config.control = steal_fd(&control);
 	if (c->control >= 0)
 		v->listener = loop_fd_add(l, c->control, EPOLLIN, on_control, v);
-	if (!v->again || (c->control >= 0 && !v->listener)) {
+	if (!v->retry || (c->control >= 0 && !v->listener)) {
 		error_errno(err, -ENOMEM, "vsock");
 		virtio_free(&v->d);
 		return NULL;
@@ -305,7 +312,7 @@ void vsock_restored(struct virtio_device *d)
 {
 	struct vsock *v = of(d);
 	forget(v);
-	v->mux.up = true;
+	v->mux.up = v->was_up = true;
 	v->tell_reset = v->mux.held = d->active;
 	if (d->active)
 		say_reset(v);
