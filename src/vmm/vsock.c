@@ -15,6 +15,7 @@ enum {
 	ACCEPTS_PER_EVENT = 32,
 	RETRY_MS = 100,         /* of accept() without descriptors or memory */
 	STATE_VERSION = 1,
+	F_STREAM = 0,           /* 5.10.3; not in the kernel's header */
 };
 
 struct vsock {
@@ -280,7 +281,7 @@ struct virtio_device *vsock_new(struct loop *l, const struct guest_memory *m, co
 		error_errno(err, -ENOMEM, "vsock");
 		return NULL;
 	}
-	v->d = (struct virtio_device){.ops = &ops, .offered = 1ull << VIRTIO_VSOCK_F_STREAM | 1ull << VIRTIO_VSOCK_F_SEQPACKET, .n_queues = QUEUES, .config_size = sizeof(struct virtio_vsock_config)};
+	v->d = (struct virtio_device){.ops = &ops, .offered = 1ull << F_STREAM | 1ull << VIRTIO_VSOCK_F_SEQPACKET, .n_queues = QUEUES, .config_size = sizeof(struct virtio_vsock_config)};
 	v->config = *c;
 	v->config.control = -1;
 	vsock_mux_init(&v->mux, l);
