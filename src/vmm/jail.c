@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <linux/capability.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>

@@ -36,7 +36,6 @@ static int check_capabilities(struct kvm *k, struct error *err)
 		{KVM_CAP_VCPU_EVENTS, "VCPU_EVENTS"},
 		{KVM_CAP_DEBUGREGS, "DEBUGREGS"},
 		{KVM_CAP_XSAVE, "XSAVE"},
-		{KVM_CAP_XCRS, "XCRS"},
 		{KVM_CAP_IMMEDIATE_EXIT, "IMMEDIATE_EXIT"},
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(needed); i++)
@@ -74,6 +73,7 @@ int kvm_init(struct kvm *k, int system, struct error *err)
 	k->xsave_size = (size_t)MAX(has(k->vm, KVM_CAP_XSAVE2), (int)sizeof(struct kvm_xsave));
 	k->vcpus_max = (unsigned)MAX(has(k->vm, KVM_CAP_MAX_VCPUS), 1);
 	k->tsc_deadline = has(k->vm, KVM_CAP_TSC_DEADLINE_TIMER);
+	k->xcrs = has(k->vm, KVM_CAP_XCRS);
 	k->tsc_control = has(k->vm, KVM_CAP_TSC_CONTROL);
 	r = reserve_pages(k, err);
 	if (r == 0 && (r = kvm_ioctl(k->vm, KVM_CREATE_IRQCHIP, NULL)) < 0)

@@ -13,6 +13,7 @@ struct kvm {
 	size_t run_size;  /* of a processor's struct kvm_run */
 	size_t xsave_size;
 	unsigned vcpus_max;
+	bool xcrs;        /* the processor has XSAVE, and thus a register XCR0 */
 	bool tsc_deadline, tsc_control, log_dirty;
 };
 

@@ -146,6 +146,8 @@ static int save_vcpu(const struct kvm *k, const struct kvm_msr_list *list, int v
 {
 	for (size_t p = 0; p < ARRAY_SIZE(parts); p++) {
 		union any_part any = {0};
+		if (parts[p].kind == STATE_XCRS && !k->xcrs)
+			continue;
 		int r = kvm_ioctl(vcpu, parts[p].get, &any);
 		if (r < 0)
 			return error_errno(err, r, "processor %u: KVM_GET_%s", i, parts[p].name);
@@ -166,9 +168,6 @@ static int restore_part(int vcpu, unsigned i, enum state_kind kind, struct str f
 	int r = state_get(file, kind, i, &any, p->size, err);
 	if (r < 0)
 		return r;
-	/* A processor that has no XCRs says that it has none. */
-	if (kind == STATE_XCRS && (any.xcrs.nr_xcrs == 0 || any.xcrs.xcrs[0].value == 0))
-		return 0;
 	r = kvm_ioctl(vcpu, p->set, &any);
 	return r < 0 ? error_errno(err, r, "processor %u: KVM_SET_%s", i, p->name) : 0;
 }
@@ -181,7 +180,7 @@ static int restore_vcpu(const struct kvm *k, int vcpu, unsigned i, struct cpuid 
 	if (r < 0)
 		return error_errno(err, r, "processor %u: KVM_SET_CPUID2", i);
 	if ((r = restore_part(vcpu, i, STATE_SREGS, file, err)) < 0 || (r = restore_part(vcpu, i, STATE_REGS, file, err)) < 0 ||
-		(r = restore_part(vcpu, i, STATE_XCRS, file, err)) < 0 || (r = restore_xsave(k, vcpu, i, file, err)) < 0 ||
+		(k->xcrs && (r = restore_part(vcpu, i, STATE_XCRS, file, err)) < 0) || (r = restore_xsave(k, vcpu, i, file, err)) < 0 ||
 		(r = restore_part(vcpu, i, STATE_LAPIC, file, err)) < 0 || (r = restore_msrs(vcpu, i, file, err)) < 0 ||
 		(r = restore_part(vcpu, i, STATE_DEBUGREGS, file, err)) < 0 || (r = restore_part(vcpu, i, STATE_EVENTS, file, err)) < 0)
 		return r;
