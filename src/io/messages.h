@@ -415,6 +415,11 @@ enum {
 	F(log_page, 3, BOOL, more, 0, REQUIRED)
 /* node: all but PID 1 is frozen from now on, or not any more */
 #define MSG_FIELDS_still(F) F(still, 1, BOOL, on, 0, REQUIRED)
+/* node to the init of a microVM (guest/machine_disk.h), each answered by ok or error */
+#define MSG_FIELDS_sync(F)                   /* writes the disk: when all stands still, after it does */
+/* on: nothing changes on the disk until it is off again, 30 s at most. off: error -ETIMEDOUT when those were over before */
+#define MSG_FIELDS_quiesce(F) F(quiesce, 1, BOOL, on, 0, REQUIRED)
+#define MSG_FIELDS_trim(F)                   /* tells the disk's device what is free */
 #define MSG_FIELDS_ping(F)
 #define MSG_FIELDS_pong(F)
 
@@ -555,6 +560,9 @@ enum {
 	M(84, log_read, MSG_TO_INIT, 0)                                                                      \
 	M(85, still, MSG_TO_INIT, 0)                                                                         \
 	M(86, assign, MSG_TO_INIT, 0)                                                                        \
+	M(87, sync, MSG_TO_INIT, 0)                                                                          \
+	M(88, quiesce, MSG_TO_INIT, 0)                                                                       \
+	M(89, trim, MSG_TO_INIT, 0)                                                                          \
 	M(90, init_state, MSG_FROM_INIT, 0)                                                                  \
 	M(91, spawner, MSG_FROM_INIT, 0)                                                                     \
 	M(92, parked, MSG_FROM_INIT, 0)                                                                      \
