@@ -3,7 +3,11 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "guest/chores.h"
 #include "guest/logs.h"
+#include "guest/machine.h"
+#include "guest/machine_disk.h"
+#include "guest/names.h"
 #include "io/chan.h"
 
 #include <errno.h>
@@ -45,15 +49,10 @@ struct control {
 	struct loop_timer *retry;
 	const struct control_ops *ops; /* NULL = nobody asks */
 	void *ops_arg;
+	/* Of a machine of its own; else NULL. */
+	struct machine_disk *disk;
+	struct chores *names; /* of later claims */
 };
-
-/* The new spawner's process: it tells node who it is, then works. */
-static _Noreturn void become_spawner(int node, int socket)
-{
-	if (msg_send_fd(node, MSG_ID_spawner, &(struct msg_spawner){0}, 0, NULL, 0, NULL) < 0)
-		_exit(1);
-	spawner_run(socket);
-}
 
 static void fork_spawner(struct control *c)
 {
@@ -67,7 +66,7 @@ static void fork_spawner(struct control *c)
 	pid_t pid = fork();
 	if (pid == 0) {
 		close(ends[0]);
-		become_spawner(c->nodes->fd, ends[1]);
+		spawner_begin(c->nodes->fd, ends[1]);
 	}
 	close(ends[1]);
 	if (pid < 0) {
@@ -145,16 +144,69 @@ static int replace_identity(struct guest_identity *id, const struct msg_claim *m
 	return good ? 0 : -ENOMEM;
 }
 
-static void on_claim(struct node *n, const struct chan_message *m)
+static void answer_claim(int r, void *owner, uint64_t request)
 {
+	struct node *n = owner;
 	struct error err = {0};
-	int r = replace_identity(n->control->identity, &m->body->claim);
 	if (r < 0) {
 		error_errno(&err, r, "claim");
-		chan_send_error(n->chan, m->header.request, &err);
+		chan_send_error(n->chan, request, &err);
 		return;
 	}
-	chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, m->header.request, NULL, 0, NULL);
+	chan_send(n->chan, MSG_ID_claimed, &(struct msg_claimed){0}, request, NULL, 0, NULL);
+}
+
+static int work_names(const void *arg)
+{
+	return names_write(arg);
+}
+
+/* The machine was restored from a memory that others may be restored from, too. */
+static int settle_machine(struct node *n, const struct msg_claim *m, uint64_t request)
+{
+	machine_reseed(m->boot_id);
+	int r = machine_set_clock(m->realtime);
+	struct names names;
+	names_of(m, &names);
+	/* By a child: PID 1 touches no file of the sandbox while others wait for it. */
+	struct chore_order o = {.work = work_names, .arg = &names, .size = sizeof(names), .keep = {-1, -1}, .done = answer_claim, .owner = n, .request = request};
+	return r < 0 ? r : chores_add(n->control->names, &o);
+}
+
+static void on_claim(struct node *n, const struct chan_message *m)
+{
+	struct control *c = n->control;
+	int r = replace_identity(c->identity, &m->body->claim);
+	if (r == 0 && c->names && (r = settle_machine(n, &m->body->claim, m->header.request)) == 0)
+		return;
+	answer_claim(r, n, m->header.request);
+}
+
+static void answer_disk(int r, void *owner, uint64_t request)
+{
+	struct node *n = owner;
+	struct error err = {0};
+	if (r == 0) {
+		chan_send(n->chan, MSG_ID_ok, &(struct msg_ok){0}, request, NULL, 0, NULL);
+		return;
+	}
+	error_errno(&err, r, "disk");
+	chan_send_error(n->chan, request, &err);
+}
+
+static void on_disk(struct node *n, const struct chan_message *m)
+{
+	struct machine_disk *d = n->control->disk;
+	uint64_t request = m->header.request;
+	int r = -EOPNOTSUPP; /* a namespace's disk is the host's to care for */
+	if (d && m->header.type == MSG_ID_sync)
+		r = machine_disk_sync(d, answer_disk, n, request);
+	else if (d && m->header.type == MSG_ID_quiesce)
+		r = machine_disk_quiesce(d, m->body->quiesce.on, answer_disk, n, request);
+	else if (d)
+		r = machine_disk_trim(d, answer_disk, n, request);
+	if (r < 0)
+		answer_disk(r, n, request);
 }
 
 /* Nobody's until now. What is started from here on is its owner's. */
@@ -272,12 +324,24 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 	case MSG_ID_assign:
 		on_assign(n, m);
 		break;
+	case MSG_ID_sync:
+	case MSG_ID_quiesce:
+	case MSG_ID_trim:
+		on_disk(n, m);
+		break;
 	case MSG_ID_ping:
 		chan_send(chan, MSG_ID_pong, &(struct msg_pong){0}, m->header.request, NULL, 0, NULL);
 		break;
 	default:
 		break; /* ok and error: nothing was asked */
 	}
+}
+
+int control_set_machine(struct control *c, struct machine_disk *disk)
+{
+	c->names = chores_new(c->loop);
+	c->disk = disk;
+	return c->names ? 0 : -ENOMEM;
 }
 
 void control_set_ops(struct control *c, const struct control_ops *ops, void *arg)
@@ -295,6 +359,8 @@ static void forget(struct node *n)
 			c->n_nodes--;
 			break;
 		}
+	machine_disk_forget(c->disk, n);
+	chores_forget(c->names, n);
 	free(n);
 }
 
@@ -370,6 +436,7 @@ void control_free(struct control *c)
 	}
 	if (c->pending >= 0)
 		close(c->pending);
+	chores_free(c->names);
 	loop_timer_free(c->retry);
 	loop_fd_del(c->watch);
 	close(c->listen_fd);

@@ -5,6 +5,7 @@
 #include "guest/envd.h"
 
 struct control;
+struct machine_disk;
 
 /* Watches the listening socket (owned from here) for a node that comes (again). It may read `logs`. `id` is replaced as a whole by later claims. NULL with errno. */
 struct control *control_new(struct loop *l, int listen_fd, struct guest_identity *id, struct logs *logs);
@@ -18,6 +19,8 @@ struct control_ops {
 	/* It is somebody's now, the identity says so: are its services ready? */
 	bool (*assigned)(void *arg);
 };
+/* In a machine of its own: what node asks of the disk is done by `disk` (the caller's), and a later claim sets clock, names and random numbers, too. 0 or -ENOMEM. */
+int control_set_machine(struct control *c, struct machine_disk *disk);
 void control_set_ops(struct control *c, const struct control_ops *ops, void *arg);
 /* Tells every node that is connected that envd listens; `request` is that of the claim. */
 void control_tell_claimed(struct control *c, uint64_t request);

@@ -25,9 +25,10 @@ struct guest_identity {
 
 /*
  * park.c: set-up as PID 1 from the moment after exec until claimed. listen_fd is the control socket (SEQPACKET, listening). Makes mounts, starts the spawner
- * (fork), answers hello, waits for claim, enters the sandbox's root, loads seccomp, drops capabilities. Blocking. Returns with the connection to node that
+ * (fork), answers hello, waits for claim, enters the sandbox's root, loads seccomp, drops capabilities. In a
+ * machine of its own (guest/machine.h) the root is there already; then a connection that closes makes place for the next. Blocking. Returns with the connection to node that
  * claimed in *ret_conn and the socket to the spawner in *ret_spawner; envd is then started by the caller, which sends `claimed` on the connection.
- * Exits the process when the first connection closes before a claim.
+ * Exits the process when the first connection closes before a claim, in a namespace.
  */
 void guest_park(int listen_fd, struct guest_identity *ret, int *ret_conn, int *ret_spawner);
 
@@ -53,6 +54,8 @@ void guest_user_settle(char **user);
  * once. The process ends when the other end closes. Requests: guest/spawn.h.
  */
 _Noreturn void spawner_run(int socket);
+/* The same, once it has told node (over PID 1's connection), so that the kernel says which process it is. In a machine of its own it joins the work cgroup itself. */
+_Noreturn void spawner_begin(int node, int socket);
 
 /*
  * Asks a spawner that was forked before the claim to confine itself (guest_confine() in its process), and waits for its answer, which may be asked for later: both
@@ -61,7 +64,7 @@ _Noreturn void spawner_run(int socket);
 int spawner_confine(int socket, struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err);
 int spawner_confined(int socket, struct error *err);
 
-/* park.c: what a claimed process gives up: bounding set, setuid when asked, seccomp filter. Applies to the caller. 0 or negative errno with *err. */
+/* park.c: what a claimed process gives up: bounding set, setuid when asked, seccomp filter (which may be empty only in a machine of its own). Applies to the caller. 0 or negative errno with *err. */
 int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err);
 
 #endif

@@ -1,15 +1,19 @@
 /*
- * cubicle-init: PID 1 of a sandbox and its envd. Arguments: the descriptor of the control socket (listening),
+ * cubicle-init: PID 1 of a sandbox and its envd. Without arguments it is PID 1 of a microVM (guest/boot.h). In a namespace, arguments: the descriptor of the control socket (listening),
  * then, as far as they exist, the host's directories of the work cgroup: memory=DIR cpu=DIR. They are read
  * before the host's tree is left.
  */
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "guest/boot.h"
 #include "guest/cgroup.h"
 #include "guest/control.h"
 #include "guest/envd.h"
 #include "guest/logs.h"
+#include "guest/machine.h"
+#include "guest/machine_disk.h"
+#include "guest/ports.h"
 #include "guest/process.h"
 #include "guest/ready.h"
 #include "guest/services.h"
@@ -30,6 +34,7 @@ struct init {
 	struct spawner *spawner;
 	struct logs *logs;
 	struct envd envd;
+	struct ports_keeper *ports; /* of a machine of its own; else NULL */
 };
 
 static void on_spawner_died(void *arg)
@@ -41,6 +46,9 @@ static void on_spawner_died(void *arg)
 static void on_still(bool on, void *arg)
 {
 	struct init *i = arg;
+	int r = machine_freeze(on);
+	if (r < 0)
+		log_error("%s the cgroup of commands: %s", on ? "freezing" : "thawing", strerror(-r));
 	processes_stand_still(i->envd.processes, on);
 	ready_stand_still(i->envd.ready, on);
 }
@@ -75,7 +83,7 @@ static const struct spawner_ops spawner_ops = {.died = on_spawner_died};
 static _Noreturn void die(const char *what, int code)
 {
 	log_error("%s: %s", what, strerror(code < 0 ? -code : code));
-	exit(1);
+	machine_end(1);
 }
 
 static void open_cgroup(struct guest_cgroup *g, char **args)
@@ -144,25 +152,49 @@ static void write_marks(const struct guest_identity *id)
 	write_mark("/run/e2b/.E2B_TEMPLATE_ID", id->template);
 }
 
+/* What the kernel's files say of the host is read before the host's tree is left. */
+static int start_in_namespace(struct init *i, int listen_fd, char **args)
+{
+	fill_standard_descriptors();
+	log_setup("init", 2, LOG_INFO);
+	open_cgroup(&i->cgroup, args);
+	return listen_fd;
+}
+
+static int start_machine(struct init *i)
+{
+	int listen_fd = boot_machine(&i->ports);
+	guest_cgroup_open(&i->cgroup, boot_work_cgroup, boot_work_cgroup);
+	return listen_fd;
+}
+
+static int keep_machine(struct init *i, struct loop *l)
+{
+	if (!machine_get())
+		return 0;
+	struct machine_disk *d = machine_disk_new(l);
+	int r = d ? control_set_machine(i->control, d) : -ENOMEM;
+	return r < 0 ? r : ports_keeper_watch(i->ports, l);
+}
+
 int main(int argc, char **argv)
 {
 	static struct init init;
-	uint64_t listen_fd;
-	if (argc < 2 || str_to_u64(str_of(argv[1]), &listen_fd) < 0 || listen_fd > 1024) {
+	uint64_t listen_fd = 0;
+	bool machine = argc < 2 && getpid() == 1 && boot_root_is_initramfs();
+	if (!machine && (argc < 2 || str_to_u64(str_of(argv[1]), &listen_fd) < 0 || listen_fd > 1024)) {
 		static const char usage[] = "cubicle-init is started by cubicle's node, inside a sandbox\n";
 		return write(2, usage, sizeof(usage) - 1) < 0 ? 1 : 2;
 	}
 	/* Executed by descriptor, it would have a name of the kernel's choice. */
 	prctl(PR_SET_NAME, "cubicle-init");
-	fill_standard_descriptors();
-	log_setup("init", 2, LOG_INFO);
 	set_signals();
-	open_cgroup(&init.cgroup, argv + 2);
 	/* The time zone is found at the first use, in a file: here, where there is none, and not in one that the sandbox may have written. */
 	tzset();
+	int listener = machine ? start_machine(&init) : start_in_namespace(&init, (int)listen_fd, argv + 2);
 
 	int conn = -1, spawner = -1, r;
-	guest_park((int)listen_fd, &init.identity, &conn, &spawner);
+	guest_park(listener, &init.identity, &conn, &spawner);
 	write_marks(&init.identity);
 
 	set_limits();
@@ -171,9 +203,11 @@ int main(int argc, char **argv)
 		die("loop", errno);
 	init.logs = logs_new();
 	init.spawner = spawner_new(l, &spawner_ops, &init);
-	init.control = control_new(l, (int)listen_fd, &init.identity, init.logs);
+	init.control = control_new(l, listener, &init.identity, init.logs);
 	if (!init.logs || !init.spawner || !init.control)
 		die("control", ENOMEM);
+	if ((r = keep_machine(&init, l)) < 0)
+		die("machine", r);
 	if ((r = control_adopt(init.control, conn)) < 0 || (r = spawner_set(init.spawner, spawner)) < 0)
 		die("control", r);
 	if ((r = envd_init(&init.envd, l, init.spawner, &init.identity, &init.cgroup, init.logs)) < 0 ||

@@ -2,6 +2,8 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "guest/guest.h"
+#include "guest/machine.h"
+#include "guest/names.h"
 #include "io/chan.h"
 
 #include <errno.h>
@@ -36,12 +38,7 @@ static _Noreturn void give_up(int conn, const char *what, int code)
 	if (conn >= 0)
 		msg_send_fd(conn, MSG_ID_error, &e, 0, NULL, 0, NULL);
 	log_error("%s", text);
-	_exit(1);
-}
-
-static int make_dir(const char *path, mode_t mode)
-{
-	return mkdir(path, mode) < 0 && errno != EEXIST ? -errno : 0;
+	machine_end(1);
 }
 
 /* The small root of a parked init: what a sandbox's root will be given, and places where the host's side works. */
@@ -89,11 +86,25 @@ static int enter_root(void)
 	return 0;
 }
 
-static int receive(int conn, char *storage, struct msg_header *h, union msg_any *any)
+/* A node, and what it has brought about so far. */
+struct parking {
+	int listen_fd, conn;
+	int spawner; /* its socket; -1 = there is none yet */
+	bool entered;
+	char *storage; /* of the last message */
+};
+
+/* The connection is no more. Of a machine that was saved and restored no connection is left. */
+static bool is_gone(int r)
+{
+	return r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN;
+}
+
+static int receive(const struct parking *p, struct msg_header *h, union msg_any *any)
 {
 	struct error err = {0};
-	int r = msg_receive_fd(conn, storage, h, any, NULL, NULL, &err);
-	if (r == -EPIPE || r == -ECONNRESET) /* node has gone, or does not want us */
+	int r = msg_receive_fd(p->conn, p->storage, h, any, NULL, NULL, &err);
+	if ((r == -EPIPE || r == -ECONNRESET) && !machine_get()) /* node has gone, or does not want us */
 		_exit(0);
 	if (r == 0 && !(msg_type(h->type)->directions & MSG_TO_INIT))
 		r = -EPROTO;
@@ -104,6 +115,8 @@ static void say(int conn, enum msg_id type, const void *m, uint64_t request)
 {
 	struct error err = {0};
 	int r = msg_send_fd(conn, type, m, request, NULL, 0, &err);
+	if (machine_get() && is_gone(r)) /* receive() will tell */
+		return;
 	if (r == -EPIPE)
 		_exit(0);
 	if (r < 0)
@@ -117,7 +130,6 @@ static void answer_hello(int conn, uint64_t request)
 	say(conn, MSG_ID_init_state, &m, request);
 }
 
-/* The spawner tells node itself, so that the kernel says which process it is. */
 static int fork_spawner(int conn)
 {
 	int ends[2];
@@ -128,47 +140,10 @@ static int fork_spawner(int conn)
 		give_up(conn, "spawner", -errno);
 	if (pid == 0) {
 		close(ends[0]);
-		if (msg_send_fd(conn, MSG_ID_spawner, &(struct msg_spawner){0}, 0, NULL, 0, NULL) < 0)
-			_exit(1);
-		spawner_run(ends[1]);
+		spawner_begin(conn, ends[1]);
 	}
 	close(ends[1]);
 	return ends[0];
-}
-
-/* A file of the sandbox's own disk, as people expect it: a plain one that root there may change. A link that the template has in its place goes. Where none can be (the disk
- * is full, a directory is in its place) the sandbox starts without: its owner can get at the files, and mend it. */
-static void write_file(const char *path, struct str text)
-{
-	struct stat st;
-	if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-		unlink(path);
-	cleanup_fd int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
-	int r = fd < 0 ? -errno : fd_write_all(fd, text.p, text.n);
-	if (r < 0)
-		log_error("%s: %s", path, strerror(-r));
-}
-
-/* On the disk, which may be full. A link of the template to what is there is good; one that leads nowhere is replaced. */
-static void make_tmp(void)
-{
-	struct stat st;
-	if (stat("/tmp", &st) == 0)
-		return;
-	if (lstat("/tmp", &st) == 0 && S_ISLNK(st.st_mode))
-		unlink("/tmp");
-	if (mkdir("/tmp", 01777) == 0)
-		chmod("/tmp", 01777);
-}
-
-/* What programs expect of a fresh /run and of /tmp. */
-static int make_places(void)
-{
-	int r = make_dir("/run/lock", 01777);
-	if (r == 0 && chmod("/run/lock", 01777) < 0)
-		r = -errno;
-	make_tmp();
-	return r;
 }
 
 /* Standard descriptors were the host's /dev/null; from here on they are the sandbox's. */
@@ -187,7 +162,7 @@ static void enter_sandbox(int conn)
 	int r = chdir("/new") < 0 ? -errno : enter_root();
 	if (r < 0)
 		give_up(conn, "the sandbox's root", r);
-	if ((r = make_places()) < 0)
+	if ((r = names_make_places()) < 0)
 		give_up(conn, "/run and /tmp", r);
 	if ((r = own_standard_descriptors()) < 0)
 		give_up(conn, "/dev/null", r);
@@ -246,18 +221,9 @@ static int give_up_capabilities(struct msg_list drop_caps, bool no_setuid, struc
 
 int guest_confine(struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)
 {
-	if (!seccomp.n)
+	if (!seccomp.n && !machine_get())
 		return error_set(err, -EINVAL, 500, "a seccomp filter is needed");
 	return give_up_capabilities(drop_caps, no_setuid, seccomp, err);
-}
-
-/* The files that the claim will fill: made while nobody waits, because the first write to a file of the template copies it to the sandbox's disk. */
-static void touch_identity(void)
-{
-	static const char *const files[] = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/etc/machine-id"};
-	make_dir("/etc", 0755);
-	for (size_t i = 0; i < ARRAY_SIZE(files); i++)
-		write_file(files[i], STR(""));
 }
 
 /* Ahead of the claim: the root, and the filter, which takes the kernel a while to compile. */
@@ -266,43 +232,68 @@ static void prepare(int conn, int spawner, const struct msg_enter *m)
 	struct error err = {0};
 	int r;
 	enter_sandbox(conn);
-	touch_identity();
+	names_touch();
 	if ((r = spawner_confine(spawner, m->seccomp, m->drop_caps, false, &err)) < 0 || (r = spawner_confined(spawner, &err)) < 0)
 		give_up(conn, err.message, r);
 	if ((r = load_filter(m->seccomp)) < 0)
 		give_up(conn, "seccomp filter", r);
 }
 
-/* Answers until the claim comes; its views point into storage. */
-static struct msg_claim wait_for_claim(int conn, char *storage, int *ret_spawner, bool *ret_entered, uint64_t *ret_request)
+static int accept_node(int listen_fd)
 {
-	int spawner = -1;
-	bool entered = false;
+	int fd;
+	do
+		fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	while (fd < 0 && (errno == EINTR || errno == ECONNABORTED));
+	return fd < 0 ? -errno : fd;
+}
+
+/* Only in a machine of its own. */
+static void await_next_node(struct parking *p)
+{
+	close(p->conn);
+	p->conn = accept_node(p->listen_fd);
+	if (p->conn < 0)
+		give_up(-1, "control connection", p->conn);
+}
+
+static void on_hello(struct parking *p, uint64_t request)
+{
+	answer_hello(p->conn, request);
+	if (p->spawner < 0)
+		p->spawner = fork_spawner(p->conn);
+	else if (machine_get()) /* it told the node before */
+		say(p->conn, MSG_ID_spawner, &(struct msg_spawner){0}, 0);
+}
+
+/* Answers until the claim comes; its views point into storage. */
+static struct msg_claim wait_for_claim(struct parking *p, uint64_t *ret_request)
+{
 	for (;;) {
 		struct msg_header h;
 		union msg_any any;
-		int r = receive(conn, storage, &h, &any);
+		int r = receive(p, &h, &any);
+		if (machine_get() && is_gone(r)) {
+			await_next_node(p);
+			continue;
+		}
 		if (r < 0)
-			give_up(conn, "control connection", r);
+			give_up(p->conn, "control connection", r);
 		if (h.type == MSG_ID_hello) {
-			answer_hello(conn, h.request);
-			if (spawner < 0)
-				spawner = fork_spawner(conn);
+			on_hello(p, h.request);
 		} else if (h.type == MSG_ID_attached) {
-			say(conn, MSG_ID_parked, &(struct msg_parked){0}, 0);
+			say(p->conn, MSG_ID_parked, &(struct msg_parked){0}, 0);
 		} else if (h.type == MSG_ID_ping) {
-			say(conn, MSG_ID_pong, &(struct msg_pong){0}, h.request);
-		} else if (h.type == MSG_ID_enter && spawner >= 0 && !entered) {
-			prepare(conn, spawner, &any.enter);
-			entered = true;
-			say(conn, MSG_ID_entered, &(struct msg_entered){0}, 0);
-		} else if (h.type == MSG_ID_claim && spawner >= 0) {
-			*ret_spawner = spawner;
-			*ret_entered = entered;
+			say(p->conn, MSG_ID_pong, &(struct msg_pong){0}, h.request);
+		} else if (h.type == MSG_ID_enter && p->spawner >= 0 && !p->entered && !machine_get()) {
+			prepare(p->conn, p->spawner, &any.enter);
+			p->entered = true;
+			say(p->conn, MSG_ID_entered, &(struct msg_entered){0}, 0);
+		} else if (h.type == MSG_ID_claim && p->spawner >= 0) {
 			*ret_request = h.request;
 			return any.claim;
 		} else {
-			give_up(conn, "a message out of order", -EPROTO);
+			give_up(p->conn, "a message out of order", -EPROTO);
 		}
 	}
 }
@@ -339,48 +330,22 @@ static int keep_identity(const struct msg_claim *c, struct guest_identity *id)
 	return r == 0 ? buf_add_str(&id->envs, c->envs.raw) : r;
 }
 
-static int write_hosts(const struct msg_claim *c)
-{
-	cleanup_buf struct buf text = BUF_INIT;
-	buf_addf(&text, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-	if (msg_has(c, claim, address))
-		buf_addf(&text, "%.*s\t%.*s\n", STR_FMT(c->address), STR_FMT(c->hostname));
-	else
-		buf_addf(&text, "127.0.1.1\t%.*s\n", STR_FMT(c->hostname));
-	if (text.failed)
-		return -ENOMEM;
-	write_file("/etc/hosts", buf_str(&text));
-	return 0;
-}
-
-static void write_line(const char *path, const char *before, struct str value)
-{
-	char line[160];
-	int n = snprintf(line, sizeof(line), "%s%.*s\n", before, STR_FMT(value));
-	write_file(path, str_n(line, (size_t)n));
-}
-
 static int write_identity(const struct msg_claim *c, int boot_id)
 {
 	char line[48];
 	int n = snprintf(line, sizeof(line), "%.*s\n", STR_FMT(c->boot_id));
 	int r = fd_write_all(boot_id, line, (size_t)n);
-	if (r == 0 && sethostname(c->hostname.p, c->hostname.n) < 0)
-		r = -errno;
-	if (r < 0)
-		return r;
-	make_dir("/etc", 0755);
-	write_line("/etc/hostname", "", c->hostname);
-	write_line("/etc/resolv.conf", "nameserver ", c->nameserver);
-	write_line("/etc/machine-id", "", c->machine_id);
-	return write_hosts(c);
+	struct names names;
+	names_of(c, &names);
+	return r < 0 ? r : names_write(&names);
 }
 
-static void take_over(int conn, int boot_id, int spawner, bool entered, const struct msg_claim *c)
+static void take_over(const struct parking *p, int boot_id, const struct msg_claim *c)
 {
+	int conn = p->conn, spawner = p->spawner;
 	struct error err = {0};
 	int r = 0;
-	if (!entered) {
+	if (!p->entered) {
 		enter_sandbox(conn);
 		r = spawner_confine(spawner, c->seccomp, c->drop_caps, c->no_setuid, &err);
 	}
@@ -388,7 +353,7 @@ static void take_over(int conn, int boot_id, int spawner, bool entered, const st
 		give_up(conn, err.message, r);
 	if ((r = write_identity(c, boot_id)) < 0)
 		give_up(conn, "boot id and names", r);
-	if (entered)
+	if (p->entered)
 		r = give_up_capabilities(c->drop_caps, c->no_setuid, STR(""), &err);
 	else if ((r = guest_confine(c->seccomp, c->drop_caps, c->no_setuid, &err)) == 0)
 		r = spawner_confined(spawner, &err);
@@ -396,32 +361,65 @@ static void take_over(int conn, int boot_id, int spawner, bool entered, const st
 		give_up(conn, err.message, r);
 }
 
+/* The same in a machine of its own, which is what keeps those inside apart from others: without a filter there is nothing to give up but what the template asks for. */
+static void settle(const struct parking *p, const struct msg_claim *c)
+{
+	struct error err = {0};
+	struct names names;
+	names_of(c, &names);
+	struct msg_list caps = c->seccomp.n && msg_has(c, claim, drop_caps) ? c->drop_caps : (struct msg_list){STR("")};
+	bool confine = c->seccomp.n || c->no_setuid;
+	int r = confine ? spawner_confine(p->spawner, c->seccomp, caps, c->no_setuid, &err) : 0;
+	if (r < 0)
+		give_up(p->conn, err.message, r);
+	machine_reseed(c->boot_id);
+	if ((r = machine_set_clock(c->realtime)) < 0)
+		give_up(p->conn, "clock", r);
+	if ((r = names_write(&names)) < 0)
+		give_up(p->conn, "names", r);
+	if (confine && ((r = guest_confine(c->seccomp, caps, c->no_setuid, &err)) < 0 || (r = spawner_confined(p->spawner, &err)) < 0))
+		give_up(p->conn, err.message, r);
+}
+
+/* Set up for what the sandbox will be, ahead of the claim: 0 or -errno. */
+static int prepare_namespace(int *ret_boot_id)
+{
+	umask(0);
+	int r = make_park(ret_boot_id);
+	if (r == 0)
+		r = enter_root();
+	umask(022);
+	return r;
+}
+
 void guest_park(int listen_fd, struct guest_identity *ret, int *ret_conn, int *ret_spawner)
 {
-	char *storage = malloc(MSG_MAX);
-	int boot_id = -1, spawner = -1;
+	struct parking p = {.listen_fd = listen_fd, .spawner = -1, .storage = malloc(MSG_MAX)};
+	bool machine = machine_get();
+	int boot_id = -1;
 	uint64_t request;
 	/* Handlers were reset by the clone; what node ignored is still ignored. */
 	for (int i = 1; i < NSIG; i++)
 		if (i != SIGKILL && i != SIGSTOP && i != SIGPIPE)
 			signal(i, SIG_DFL);
-	umask(0);
-	/* Node connected before this process began, so there is no wait that its death would not end. */
-	int conn = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	if (conn < 0 || !storage)
-		give_up(conn, "control connection", conn < 0 ? -errno : -ENOMEM);
-	int r = make_park(&boot_id);
-	if (r < 0 || (r = enter_root()) < 0)
-		give_up(conn, "parking", r);
-	umask(022);
-	bool entered = false;
-	struct msg_claim c = wait_for_claim(conn, storage, &spawner, &entered, &request);
+	/* In a namespace node connected before this process began, so there is no wait that its death would not end. */
+	p.conn = accept_node(listen_fd);
+	if (p.conn < 0 || !p.storage)
+		give_up(p.conn, "control connection", p.conn < 0 ? p.conn : -ENOMEM);
+	int r = machine ? 0 : prepare_namespace(&boot_id);
+	if (r < 0)
+		give_up(p.conn, "parking", r);
+	struct msg_claim c = wait_for_claim(&p, &request);
 	if ((r = keep_identity(&c, ret)) < 0)
-		give_up(conn, "identity", r);
+		give_up(p.conn, "identity", r);
 	ret->claim_request = request;
-	take_over(conn, boot_id, spawner, entered, &c);
-	close(boot_id);
-	free(storage);
-	*ret_conn = conn;
-	*ret_spawner = spawner;
+	if (machine)
+		settle(&p, &c);
+	else
+		take_over(&p, boot_id, &c);
+	if (boot_id >= 0)
+		close(boot_id);
+	free(p.storage);
+	*ret_conn = p.conn;
+	*ret_spawner = p.spawner;
 }

@@ -1,9 +1,12 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "guest/command.h"
 #include "guest/files.h"
 #include "guest/guest.h"
+#include "guest/machine.h"
 #include "guest/spawn.h"
+#include "io/chan.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -199,6 +202,17 @@ void spawner_run(int socket)
 		close_fds(&q);
 	}
 	_exit(0);
+}
+
+void spawner_begin(int node, int socket)
+{
+	/* Before node is told: what it attaches is attached. */
+	int r = machine_join_work();
+	if (r < 0)
+		log_error("the spawner cannot join the cgroup of commands: %s", strerror(-r));
+	if (r < 0 || msg_send_fd(node, MSG_ID_spawner, &(struct msg_spawner){0}, 0, NULL, 0, NULL) < 0)
+		_exit(1);
+	spawner_run(socket);
 }
 
 int spawner_confine(int socket, struct str seccomp, struct msg_list drop_caps, bool no_setuid, struct error *err)

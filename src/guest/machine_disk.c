@@ -1,0 +1,116 @@
+#include "guest/machine_disk.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "guest/machine.h"
+
+#include <errno.h>
+#include <linux/fs.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { QUIET_SECONDS = 30 };
+
+struct machine_disk {
+	struct chores *chores;
+	struct loop_timer *timer; /* dead man's */
+	bool expired; /* it ended the quiet, and nobody has been told */
+};
+
+static int work_sync(const void *arg)
+{
+	machine_wait_still();
+	return syncfs(machine_get()->disk) < 0 ? -errno : 0;
+}
+
+static int work_freeze(const void *arg)
+{
+	return ioctl(machine_get()->disk, FIFREEZE, 0) < 0 ? -errno : 0;
+}
+
+static int work_thaw(const void *arg)
+{
+	/* EINVAL: it is not frozen. */
+	return ioctl(machine_get()->disk, FITHAW, 0) < 0 && errno != EINVAL ? -errno : 0;
+}
+
+static int work_trim(const void *arg)
+{
+	struct fstrim_range all = {.len = UINT64_MAX};
+	int disk = machine_get()->disk;
+	/* Blocks are free after the commit. */
+	return syncfs(disk) < 0 || ioctl(disk, FITRIM, &all) < 0 ? -errno : 0;
+}
+
+static int add(struct machine_disk *d, chore_work *work, chore_done *done, void *owner, uint64_t request)
+{
+	const struct machine *m = machine_get();
+	/* The directory of the cgroup: a sync looks whether it stands still. */
+	struct chore_order o = {.work = work, .keep = {m->disk, m->work}, .done = done, .owner = owner, .request = request};
+	return chores_add(d->chores, &o);
+}
+
+static void on_quiet_too_long(struct loop_timer *t, void *arg)
+{
+	struct machine_disk *d = arg;
+	log_warn("the disk was quiet for %d s: it goes on", QUIET_SECONDS);
+	d->expired = true;
+	if (add(d, work_thaw, NULL, NULL, 0) < 0)
+		loop_timer_in(t, NS_PER_S);
+}
+
+struct machine_disk *machine_disk_new(struct loop *l)
+{
+	struct machine_disk *d = calloc(1, sizeof(*d));
+	if (!d)
+		return NULL;
+	d->chores = chores_new(l);
+	d->timer = loop_timer_new(l, on_quiet_too_long, d);
+	if (d->chores && d->timer)
+		return d;
+	machine_disk_free(d);
+	return NULL;
+}
+
+void machine_disk_free(struct machine_disk *d)
+{
+	if (!d)
+		return;
+	chores_free(d->chores);
+	loop_timer_free(d->timer);
+	free(d);
+}
+
+int machine_disk_sync(struct machine_disk *d, chore_done *done, void *owner, uint64_t request)
+{
+	return add(d, work_sync, done, owner, request);
+}
+
+int machine_disk_quiesce(struct machine_disk *d, bool on, chore_done *done, void *owner, uint64_t request)
+{
+	if (on) {
+		/* Before it is frozen: after that nothing may fail. */
+		int r = loop_timer_in(d->timer, QUIET_SECONDS * NS_PER_S);
+		if (r == 0)
+			r = add(d, work_freeze, done, owner, request);
+		d->expired = false;
+		return r;
+	}
+	if (d->expired) {
+		d->expired = false;
+		return -ETIMEDOUT;
+	}
+	loop_timer_stop(d->timer);
+	return add(d, work_thaw, done, owner, request);
+}
+
+int machine_disk_trim(struct machine_disk *d, chore_done *done, void *owner, uint64_t request)
+{
+	return add(d, work_trim, done, owner, request);
+}
+
+void machine_disk_forget(struct machine_disk *d, const void *owner)
+{
+	if (d)
+		chores_forget(d->chores, owner);
+}
