@@ -1,9 +1,10 @@
-"""Debian's kernels without installing them, and the initramfs that a machine of the tests starts with."""
+"""Debian's kernels and a small Debian system, without installing anything."""
 
-import os
+import contextlib
+import fcntl
+import hashlib
 import pathlib
 import shutil
-import stat
 import subprocess
 import tempfile
 
@@ -13,9 +14,22 @@ UNUSED = [f"kernel/{d}" for d in (
     "drivers/input", "drivers/isdn", "drivers/md", "drivers/hwmon", "drivers/mtd", "drivers/video", "drivers/ata", "fs/ocfs2", "fs/gfs2", "fs/nfs", "fs/ceph", "fs/xfs", "fs/btrfs")]
 
 
+@contextlib.contextmanager
+def cache(build):
+    """BUILD/machine, where what was downloaded and made is kept, for one run at a time."""
+    path = build / "machine"
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in path.glob("work.*"):  # of a run that was killed
+            shutil.rmtree(left)
+        yield path
+
+
+@contextlib.contextmanager
 def temporary(cache):
-    """A directory for a run or for what is being made: a later run removes it if this one is killed."""
-    return tempfile.TemporaryDirectory(dir=cache, prefix="work.")
+    with tempfile.TemporaryDirectory(dir=cache, prefix="work.") as d:
+        yield pathlib.Path(d)
 
 
 class Kernel:
@@ -54,8 +68,7 @@ def kernel(cache, package):
     root = cache / name
     if root.exists():
         return Kernel(root)
-    with temporary(cache) as d:
-        work = pathlib.Path(d)
+    with temporary(cache) as work:
         download = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", name]
         if subprocess.run(download, cwd=work).returncode:  # lists that are not fresh name files that are gone
             update()
@@ -69,73 +82,16 @@ def kernel(cache, package):
     return Kernel(root)
 
 
-class Initramfs:
-    """A cpio archive ("newc", as the kernel's Documentation/driver-api/early-userspace/buffer-format.rst has it), made without being root and without compression."""
-
-    def __init__(self):
-        self.data, self.n, self.dirs = bytearray(), 0, set()
-        self.directory("dev")
-        self._entry("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
-
-    def _entry(self, name, mode, data=b"", device=(0, 0)):
-        self.n += 1
-        raw = name.encode() + b"\0"
-        fields = (self.n, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(raw), 0)
-        for part in b"070701" + b"".join(b"%08x" % f for f in fields) + raw, data:
-            self.data += part + bytearray(-len(part) % 4)
-
-    def directory(self, path, mode=0o755):
-        parts = path.split("/")
-        for i in range(1, len(parts) + 1):
-            parent = "/".join(parts[:i])
-            if parent not in self.dirs:
-                self.dirs.add(parent)
-                self._entry(parent, stat.S_IFDIR | mode)
-        return self
-
-    def file(self, path, data, mode=0o644):
-        if "/" in path:
-            self.directory(path.rpartition("/")[0])
-        self._entry(path, stat.S_IFREG | mode, data)
-        return self
-
-    def link(self, path, target):
-        self.directory(path.rpartition("/")[0])
-        self._entry(path, stat.S_IFLNK | 0o777, target.encode())
-        return self
-
-    def tree(self, path, source):
-        """All files below the directory `source`."""
-        for p in sorted(source.rglob("*")):
-            name = f"{path}/{p.relative_to(source)}"
-            if p.is_symlink():
-                self.link(name, os.readlink(p))
-            elif p.is_dir():
-                self.directory(name)
-            elif p.is_file():
-                self.file(name, p.read_bytes(), stat.S_IMODE(p.stat().st_mode))
-        return self
-
-    def busybox(self):
-        program = shutil.which("busybox")
-        self.file("bin/busybox", pathlib.Path(program).read_bytes(), 0o755)
-        for applet in subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout.split():
-            if applet != "busybox":
-                self.link(f"bin/{applet}", "busybox")
-        return self
-
-    def modules(self, files):
-        """As modules/NN-name.ko, in the order to insert them."""
-        for i, f in enumerate(files):
-            self.file(f"modules/{i:02}-{f.name}", f.read_bytes())
-        return self
-
-    def bytes(self):
-        end = Initramfs.__new__(Initramfs)
-        end.data, end.n = bytearray(), 0
-        end._entry("TRAILER!!!", 0)
-        return bytes(self.data + end.data)
-
-    def write(self, path):
-        path.write_bytes(self.bytes())
-        return path
+def system(cache, *packages):
+    """A directory with Debian 12 and these packages, kept in the directory `cache`."""
+    root = cache / ("system-" + hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12])
+    if root.exists():
+        return root
+    with temporary(cache) as work:
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=minbase", "--include=" + ",".join(packages), "bookworm", work / "root.tar"], check=True)
+        (work / "root").mkdir()
+        subprocess.run(["tar", "-C", work / "root", "-xf", work / "root.tar"], check=True)
+        for unused in *(work / "root/usr/share" / d for d in ("doc", "man", "locale", "info")), *(work / "root/var/cache/apt").iterdir(), *(work / "root/var/lib/apt/lists").iterdir():
+            shutil.rmtree(unused) if unused.is_dir() else unused.unlink()
+        (work / "root").rename(root)
+    return root

@@ -7,6 +7,10 @@ import subprocess
 import time
 
 
+def tell(part, text):
+    print(f"   {part:7} {text}\n", end="", flush=True)
+
+
 class Machine:
     running = set()  # those of this process
 
@@ -29,9 +33,8 @@ class Machine:
         self.process.wait()
         Machine.running.discard(self)
 
-    def lines(self, seconds):
-        """The lines of the serial console as they come, None about ten times a second without one. Ends with the machine, or after so many seconds with TimeoutError."""
-        pending, deadline = b"", time.monotonic() + seconds
+    def _lines(self, deadline):
+        pending = b""
         while time.monotonic() < deadline:
             if select.select([self.process.stdout], [], [], 0.1)[0]:
                 data = os.read(self.process.stdout.fileno(), 65536)
@@ -41,4 +44,18 @@ class Machine:
                 for line in lines:
                     yield re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\x20-\x7e]", "", line.decode("ascii", "replace"))
             yield None
-        raise TimeoutError(f"no end in {seconds} s")
+        yield f"no end in {self.limit} s"
+
+    def lines(self, seconds):
+        """The lines of the serial console as they come, None about ten times a second without one; ends with the machine, or after so many seconds. What BIOS, boot loader and kernel say
+        before PID 1 says BOOTED comes only when nothing else does."""
+        self.limit = seconds
+        before = []
+        for line in self._lines(time.monotonic() + seconds):
+            if before is None or line is None:
+                yield line
+            elif line.endswith("BOOTED"):
+                before = None
+            else:
+                before.append(line)
+        yield from before or []
