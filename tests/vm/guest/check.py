@@ -1,0 +1,342 @@
+"""Runs inside the emulated machine: drives the server with the backend `microvm` (or `namespace`, to try this program itself) over its API.
+
+usage: check.py PART microvm|namespace
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import api
+import leak  # tests/e2e/leak.py
+from api import Sandbox, basics, guarded, nothing_left, say, wait
+
+PIDS = 64
+HOST, WORLD, INNER = "203.0.113.1", "203.0.113.2", "10.9.9.9"  # this machine, the internet as far as it exists here, and somebody's private address in it
+BLOB = os.urandom(1 << 20)
+MICROVM = sys.argv[2] == "microvm"
+KERNEL = next(pathlib.Path("/boot").glob("vmlinuz-*"))
+ENDS = (  # what root may do to its own machine
+    ("panic", "echo c > /proc/sysrq-trigger"),
+    ("reset", "echo b > /proc/sysrq-trigger"),
+    ("reboot", "reboot -f"),
+    ("power off", "poweroff -f"),
+)
+
+
+def new_server():
+    backend = ("--isolation=microvm", f"--guest.kernel={KERNEL}") if MICROVM else ()
+    return api.Server("--pool.min=1", "--pool.max=2", "--disk.reserve=2", f"--sandbox.pids={PIDS}", *backend)
+
+
+def make_world():
+    """A network namespace that everything without a route of its own goes to, with a web server."""
+    for words in ("netns add world", "link add world0 type veth peer name eth0 netns world", f"addr add {HOST}/24 dev world0", "link set world0 up", f"route add default via {WORLD}",
+                  f"-n world addr add {WORLD}/24 dev eth0", "-n world link set eth0 up", "-n world link set lo up", f"-n world addr add {INNER}/32 dev lo"):
+        subprocess.run(["ip", *words.split()], check=True)
+    os.makedirs("/tmp/world")
+    pathlib.Path("/tmp/world/blob").write_bytes(BLOB)
+    for prefix in ["ip", "netns", "exec", "world"], []:
+        subprocess.Popen([*prefix, sys.executable, "-m", "http.server", "--directory", "/tmp/world", "8000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait(lambda: fetches(WORLD) and fetches(HOST), 120, "the web servers")
+
+
+def fetches(address):
+    try:
+        c = http.client.HTTPConnection(address, 8000, timeout=10)
+        c.request("GET", "/blob")
+        return c.getresponse().read() == BLOB
+    except OSError:
+        return False
+
+
+def processes(name):
+    """{pid: its words}"""
+    found = {}
+    for p in pathlib.Path("/proc").iterdir():
+        try:
+            words = (p / "cmdline").read_bytes().decode(errors="replace").split("\0") if p.name.isdigit() else [""]
+        except OSError:
+            continue
+        if pathlib.Path(words[0]).name == name:
+            found[int(p.name)] = words
+    return found
+
+
+def monitor_of(box):
+    pids = [pid for pid, words in processes("cubicle-vmm").items() if f"name={box.id}" in words]
+    assert len(pids) == 1, (box.id, processes("cubicle-vmm"))
+    return pids[0]
+
+
+def kill_now(pid):
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [])
+    finally:
+        os.close(process)
+
+
+def termination(server, box):
+    """How it ended; None while it has not."""
+    status, body = server.call("GET", "/sandboxes/" + box.id)
+    return body.get("lastTermination") if status == 404 else None
+
+
+def ended(server, box, reason):
+    wait(lambda: termination(server, box), 120, f"the end of {box.id}")
+    assert termination(server, box)["reason"] == reason, termination(server, box)
+
+
+def command(box):
+    """Leaves a command running, to be asked for with lives()."""
+    box.start("/bin/sh", "-c", "echo $$ > /tmp/pid; exec sleep 9999")
+    wait(lambda: box.file("GET", "/tmp/pid")[0] == 200, 120, "a command")
+
+
+def lives(box):
+    return box.run("/bin/sh", "-c", "kill -0 $(cat /tmp/pid)")[0]["exitCode"] == 0
+
+
+def inside(box, server):
+    """What the sandbox is from inside."""
+    assert server.call("GET", "/sandboxes/" + box.id)[1]["isolation"] == sys.argv[2]
+    release = box.shell("uname -r").strip()
+    assert release == (KERNEL.name.removeprefix("vmlinuz-") if MICROVM else os.uname().release), release
+    if MICROVM:
+        assert box.shell("nproc").strip() == "2"
+        total = int(box.shell("awk '/MemTotal/ {print $2}' /proc/meminfo"))
+        assert 64 << 10 < total <= 128 << 10, total
+        assert "cubicle" not in box.shell("cat /proc/*/comm; cat /proc/mounts").replace("cubicle-init", ""), "the machine outside is seen"
+    clock(box)
+    say("ok: its own kernel and clock")
+
+
+def clock(box):
+    before = time.time()
+    now = int(box.shell("date +%s"))
+    assert before - 2 < now < time.time() + 2, (before, now, time.time())
+
+
+def loads(box, address, seconds=20):
+    end, out = box.run("/bin/sh", "-c", f"timeout {seconds} wget -q -O - http://{address}:8000/blob | sha256sum", timeout=120)
+    return out.split()[0].decode() == hashlib.sha256(BLOB).hexdigest()
+
+
+def network(box, server):
+    assert loads(box, WORLD, 100), "the internet is not reached"
+    for address in HOST, INNER:
+        assert not loads(box, address, 3), f"{address} is reached"
+    assert server.call("PUT", f"/sandboxes/{box.id}/network", {"denyOut": [WORLD + "/32"]})[0] == 204
+    assert not loads(box, WORLD, 3), "what is denied is reached"
+    assert server.call("PUT", f"/sandboxes/{box.id}/network", {})[0] == 204
+    assert loads(box, WORLD, 100)
+    box.start("/bin/sh", "-c", r"while :; do printf 'HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello' | nc -l -p 8080 >/dev/null; done")
+    wait(lambda: visits(box) == b"hello", 120, "a port of the sandbox")
+    say("ok: the network, out and in")
+
+
+def visits(box):
+    try:
+        c = http.client.HTTPConnection("127.0.0.1", api.PORT, timeout=60)
+        c.request("GET", "/", headers={**box.headers(), "E2b-Sandbox-Port": "8080"})
+        r = c.getresponse()
+        return r.read() if r.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def files(box):
+    """Sizes at which a queue or a buffer somewhere is full."""
+    for n in 0, 1, 65536, 3000001:
+        data = os.urandom(n)
+        assert box.file("POST", "/home/user/f", data)[0] == 200
+        assert box.file("GET", "/home/user/f") == (200, data), n
+    assert hashlib.sha256(data).hexdigest() in box.shell("sync; cat /home/user/f | sha256sum")
+    flood = box.shell("yes 0123456789abcde | head -c 8000000")
+    assert len(flood) == 8000000 and flood.startswith("0123456789abcde\n" * 1000)
+    say("ok: large files and much output")
+
+
+def limits(box):
+    end, _ = box.run("/bin/sh", "-c", "x=aaaaaaaa; while :; do x=$x$x; done", timeout=120)
+    assert end["exitCode"] != 0 and "oom_killed: the memory limit of 128 MiB" in json.dumps(end), end
+    assert box.shell("echo alive") == "alive\n"
+    end, out = box.run("/bin/sh", "-c", f"i=0; while [ $i -lt {PIDS + 20} ]; do sleep 999 >/dev/null 2>&1 & i=$((i+1)); done; echo all", timeout=120)
+    assert b"all" not in out and b"can't fork" in out, (end, out)
+    box.kill_all()
+    assert box.shell("echo alive") == "alive\n"
+    end, out = box.run("/bin/dd", "if=/dev/zero", "of=/home/user/fill", "bs=1M", "count=120", timeout=120)
+    assert end["exitCode"] != 0 and b"No space left" in out, (end, out)
+    assert box.run("/bin/rm", "/home/user/fill")[0]["exitCode"] == 0
+    assert box.file("POST", "/home/user/again", b"y" * 1000000)[0] == 200
+    say("ok: memory, processes and disk are limited; the agent lives")
+
+
+def node_dies(server, boxes):
+    for box in boxes:
+        command(box)
+    node = server.child("node")
+    kill_now(node)
+    wait(lambda: server.child("node") not in (None, node), 120, "a new node")
+    for box in boxes:
+        wait(lambda: box.answers("adopted"), 120, "the sandbox to be adopted")
+        assert lives(box)
+    assert {b["sandboxID"] for b in server.call("GET", "/v2/sandboxes")[1]} == {b.id for b in boxes}
+    say("ok: a killed node adopts its sandboxes")
+
+
+def server_stops(server, boxes):
+    """Sandboxes live on while no server is there; what is told when they end meanwhile is told afterwards."""
+    server.stop()
+    time.sleep(1)
+    if MICROVM and len(boxes) > 1:
+        kill_now(monitor_of(boxes[-1]))
+    server.start()
+    for box in boxes if not MICROVM else boxes[:-1] or boxes:
+        wait(lambda: box.answers("adopted"), 120, "the sandbox to be adopted")
+        assert lives(box)
+    if MICROVM and len(boxes) > 1:
+        ended(server, boxes[-1], "crashed")
+    say("ok: a server that was stopped finds its sandboxes")
+
+
+def of_its_own(boxes):
+    """What no two sandboxes have in common, though one state may be restored for both."""
+    for what in "cat /proc/sys/kernel/random/boot_id", "cat /etc/machine-id", "head -c 16 /dev/urandom | od -x", "hostname":
+        words = [box.shell(what) for box in boxes]
+        assert len(set(words)) == len(words), (what, words)
+    say("ok: identities and random numbers differ")
+
+
+def server(before):
+    make_world()
+    s = new_server().start()
+    box = basics(s)
+    inside(box, s)
+    files(box)
+    network(box, s)
+    limits(box)
+    box.kill()
+    boxes = [Sandbox(s, timeout=3600) for _ in range(2)]
+    of_its_own(boxes)
+    node_dies(s, boxes)
+    server_stops(s, boxes)
+    for box in boxes:
+        if not termination(s, box):
+            box.kill()
+    s.stop()
+    nothing_left(before)
+    say("ok: nothing is left")
+
+
+def state(before):
+    s = new_server().start()
+    box = Sandbox(s, timeout=3600).fill()
+    command(box)
+    box.shell("echo kept > /dev/shm/memory")
+    for _ in range(2):
+        box.pause(True)
+        time.sleep(3)
+        status, answer = s.call("POST", f"/sandboxes/{box.id}/connect", {"timeout": 600})
+        assert status == 201, (status, answer)
+        box.token = answer["envdAccessToken"]
+        assert lives(box) and box.shell("cat /dev/shm/memory") == "kept\n"
+        clock(box)
+        box.check()
+    say("ok: a pause keeps the memory")
+    box.pause(False)
+    box = Sandbox.resumed(s, box.id).check()
+    assert not lives(box)
+    say("ok: a pause that keeps the disk")
+    snapshot = box.snapshot()
+    assert box.answers("still")
+    copy = Sandbox(s, templateID=snapshot).check()
+    status, answer = s.call("POST", f"/sandboxes/{box.id}/fork", {"count": 2})
+    assert status == 201, (status, answer)
+    children = [Sandbox.known(s, a["sandbox"]["sandboxID"], a["sandbox"]["envdAccessToken"]).check() for a in answer]
+    of_its_own([box, copy, *children])
+    say("ok: a snapshot and forks have the files")
+    box.pause(True)
+    for b in copy, *children:
+        b.kill()
+    s.stop()
+    s.start()
+    status, answer = s.call("POST", f"/sandboxes/{box.id}/connect", {"timeout": 600})
+    assert status == 201, (status, answer)
+    box.check()
+    box.pause(True)
+    if MICROVM:
+        for pid in processes("cubicle-vmm"):  # whoever keeps the memory, if anybody does
+            kill_now(pid)
+        s.call("POST", f"/sandboxes/{box.id}/connect", {"timeout": 600})
+        wait(lambda: box.answers("again"), 120, "the sandbox, with its memory or without")
+        box.check()
+        say("ok: a paused sandbox outlives its monitor")
+    box.kill()
+    assert s.call("DELETE", "/templates/" + snapshot)[0] == 204
+    s.stop()
+    nothing_left(before)
+    say("ok: nothing is left")
+
+
+def hostile(before):
+    s = new_server().start()
+    witness = Sandbox(s, timeout=3600)
+    command(witness)
+    if MICROVM:
+        for name, script in ENDS:
+            box = Sandbox(s, timeout=3600)
+            waiting = box.request(["/bin/sleep", "9999"], "user", 120)
+            box.request(["/bin/sh", "-c", script], "root", 120).close()
+            try:
+                waiting.read()
+            except (OSError, http.client.HTTPException):
+                pass
+            ended(s, box, "crashed")
+            assert s.call("DELETE", "/sandboxes/" + box.id)[0] == 404 and lives(witness)
+            say(f"ok: {name}")
+        box = Sandbox(s, timeout=3600)
+        kill_now(monitor_of(box))
+        ended(s, box, "crashed")
+        say("ok: kill -9 of the monitor")
+        box = Sandbox(s, timeout=3600)
+        box.run("/bin/sh", "-c", "timeout 10 yes ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff > /dev/console; for i in $(seq 2000); do echo 0123456789abcdef > /dev/kmsg; done", user="root")
+        consoles = {str(p): p.stat().st_size for p in pathlib.Path(api.STATE).rglob("*console*") if p.is_file()}
+        assert all(n <= 300 << 10 for n in consoles.values()), consoles
+        assert box.answers("alive")
+        box.kill()
+        say(f"ok: a flood of the console ({len(consoles)} kept)")
+        box = Sandbox(s, timeout=3600)
+        try:
+            box.run("/bin/sh", "-c", "for d in /dev/vd*; do dd if=/dev/urandom of=$d bs=64k count=64; done; sync; echo 3 > /proc/sys/vm/drop_caches; ls -lR / > /dev/null; echo b > /proc/sysrq-trigger", user="root")
+        except (OSError, ValueError, AssertionError, http.client.HTTPException):
+            pass
+        if not termination(s, box):
+            s.call("DELETE", "/sandboxes/" + box.id)
+        wait(lambda: termination(s, box), 120, "the end of one that wrote over its disks")
+        Sandbox(s).fill().check().kill()  # the template is whole
+        say("ok: one that writes over its disks harms itself")
+    box = Sandbox(s, timeout=3600)
+    for script in (f"while :; do head -c 1400 /dev/zero | timeout 1 nc -u -w 1 {WORLD} 9; done", "while :; do yes > /home/user/full; done", "b() { b | b & }; b", "while :; do :; done"):
+        box.start("/bin/sh", "-c", script)
+    for _ in range(5):
+        assert lives(witness)
+    assert s.call("DELETE", "/sandboxes/" + box.id)[0] == 204
+    say("ok: floods, and the neighbour answers")
+    witness.kill()
+    s.stop()
+    nothing_left(before)
+    say("ok: nothing is left")
+
+
+Sandbox.template = "vm"
+guarded({"server": server, "state": state, "hostile": hostile}[sys.argv[1]], leak.snapshot())
