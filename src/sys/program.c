@@ -8,7 +8,12 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
 
 enum { OUTPUT_MAX = 1 << 20 };
 

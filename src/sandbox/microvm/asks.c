@@ -33,7 +33,7 @@ static void on_timeout(struct loop_timer *t, void *arg)
 	finish(at, &err);
 }
 
-void ask_init(struct box *b, enum msg_id type, const void *m, unsigned seconds, runtime_done_fn *done, void *arg)
+void init_ask(struct box *b, enum msg_id type, const void *m, unsigned seconds, runtime_done_fn *done, void *arg)
 {
 	struct error err = {0};
 	struct ask *a = b->chan ? calloc(1, sizeof(*a)) : NULL;

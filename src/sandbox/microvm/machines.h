@@ -5,7 +5,7 @@
 #include "sandbox/backend.h"
 
 struct machines {
-	char why[200];  /* why there can be none; "" = there can */
+	char why[480];  /* why there can be none; "" = there can */
 	int kvm;        /* /dev/kvm */
 	int kernel;     /* bzImage */
 	int initramfs;  /* sealed memory file: cubicle-init and the kernel's modules */

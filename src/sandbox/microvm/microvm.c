@@ -116,9 +116,9 @@ static void tidy(struct box *b, bool trim)
 	if (b->asks || b->frozen || b->state != BOX_RUNNING)
 		return;
 	if (trim)
-		ask_init(b, MSG_ID_trim, &(struct msg_trim){0}, DISK_SECONDS, ignore, NULL);
+		init_ask(b, MSG_ID_trim, &(struct msg_trim){0}, DISK_SECONDS, ignore, NULL);
 	else
-		ask_init(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, ignore, NULL);
+		init_ask(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, ignore, NULL);
 }
 
 struct writing {
@@ -158,12 +158,12 @@ static void write_out(struct box *b, runtime_done_fn *done, void *arg)
 		return;
 	}
 	*w = (struct writing){b, done, arg};
-	ask_init(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, written, w);
+	init_ask(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, written, w);
 }
 
 static void hold(struct box *b, bool on, runtime_done_fn *done, void *arg)
 {
-	ask_init(b, MSG_ID_quiesce, &(struct msg_quiesce){.on = on}, DISK_SECONDS, done, arg);
+	init_ask(b, MSG_ID_quiesce, &(struct msg_quiesce){.on = on}, DISK_SECONDS, done, arg);
 }
 
 const struct runtime microvm_runtime = {
