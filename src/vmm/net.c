@@ -141,11 +141,12 @@ static void receive(struct net *n)
 {
 	struct virtqueue *q = &n->d.queue[RX];
 	unsigned left = PACKETS_PER_TURN, waiting;
-	bool starved, more = false;
+	bool starved, more;
 	if (!n->watch || n->paused || !n->d.active)
 		return;
 	virtqueue_notifications(q, false);
 	do {
+		more = false;
 		starved = receive_some(n, &left);
 		if (!starved)
 			break;
@@ -154,13 +155,15 @@ static void receive(struct net *n)
 		more = virtqueue_waiting(q) != waiting;
 	} while (more && left);
 	if (n->watch)
-		loop_fd_set(n->watch, n->d.active && (!starved || more) ? EPOLLIN : 0);
+		loop_fd_set(n->watch, n->d.active && !starved ? EPOLLIN : 0);
+	if (more)
+		virtio_again(&n->d);
 }
 
 static void on_tap(struct loop_fd *w, uint32_t events, void *arg)
 {
 	struct net *n = arg;
-	if (events & EPOLLERR)
+	if (events & (EPOLLERR | EPOLLHUP))
 		tap_gone(n);
 	else
 		receive(n);
