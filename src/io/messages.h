@@ -18,7 +18,9 @@ enum {
 	MSG_TO_BUILDER = 1 << 7,  /* node to the processes that make templates (image/builder.h, image/unpack.h) */
 	MSG_FROM_BUILDER = 1 << 8, /* they to node: hostile bytes */
 	MSG_FROM_TOOLS = 1 << 9,  /* the process of the MCP server to front */
-	MSG_FROM_ANY = (1 << 10) - 1,
+	MSG_TO_VMM = 1 << 10,     /* node to a microVM's monitor (vmm/admin.h) */
+	MSG_FROM_VMM = 1 << 11,   /* it to node: hostile bytes, a guest may have broken out into it */
+	MSG_FROM_ANY = (1 << 12) - 1,
 };
 
 /* Answers */
@@ -507,6 +509,20 @@ enum {
 	F(merge_begin, 2, U64, below, 0, REQUIRED) /* how many come after those: what will be below the image, topmost first */ \
 	F(merge_begin, 3, U64, size_max, 0, REQUIRED)
 
+/* node and the monitor of a microVM (vmm/admin.h). Each is answered: by `ok` where nothing else is said, or by `error` */
+#define MSG_FIELDS_vm_open(F) /* the descriptor, a connected stream, is connected to a port inside; it is closed when nobody listens there */ \
+	F(vm_open, 1, U64, port, 0, REQUIRED) /* of vsock */
+#define MSG_FIELDS_vm_pause(F) /* answered when the processors stand and no device has anything under way */
+#define MSG_FIELDS_vm_resume(F)
+#define MSG_FIELDS_vm_save(F) /* the descriptors: empty regular files for the state and for the memory. Only while it is paused; answered when both are on disk */
+#define MSG_FIELDS_vm_balloon(F)                                                                             \
+	F(vm_balloon, 1, U64, pages, 0, REQUIRED) /* of 4 KiB, that the guest is to give up */
+#define MSG_FIELDS_vm_status(F) /* answered by `vm_state` */
+#define MSG_FIELDS_vm_state(F)                                                                               \
+	F(vm_state, 1, BOOL, running, 0, REQUIRED)                                                           \
+	F(vm_state, 2, BOOL, up, 0, REQUIRED)      /* the guest's init listens */                            \
+	F(vm_state, 3, U64, balloon, 0, REQUIRED)  /* pages that the guest has given up */
+
 #define MESSAGES(M)                                                                                          \
 	M(1, hello, MSG_FROM_ANY, 0)                                                                         \
 	M(2, ok, MSG_FROM_ANY, 0)                                                                            \
@@ -609,7 +625,14 @@ enum {
 	M(182, build_done, MSG_FROM_BUILDER, 0)                                                              \
 	M(183, build_failed, MSG_FROM_BUILDER, 0)                                                            \
 	M(184, unpacked, MSG_FROM_BUILDER, 0)                                                                \
-	M(185, registry_login, MSG_FROM_BUILDER, 0)
+	M(185, registry_login, MSG_FROM_BUILDER, 0)                                                          \
+	M(190, vm_open, MSG_TO_VMM, 1)                                                                       \
+	M(191, vm_pause, MSG_TO_VMM, 0)                                                                      \
+	M(192, vm_resume, MSG_TO_VMM, 0)                                                                     \
+	M(193, vm_save, MSG_TO_VMM, 2)                                                                       \
+	M(194, vm_balloon, MSG_TO_VMM, 0)                                                                    \
+	M(195, vm_status, MSG_TO_VMM, 0)                                                                     \
+	M(200, vm_state, MSG_FROM_VMM, 0)
 
 enum {
 	SHUTDOWN_AFTER_MOST = 10 * 365 * 24 * 3600, /* seconds */

@@ -22,7 +22,8 @@ struct virtio_ops {
 	const char *name;
 	/* The driver is ready: queues are valid, `accepted` holds. */
 	void (*activate)(struct virtio_device *d);
-	/* The guest resets it: when this returns, nothing of the device touches the guest's memory any more. The queues are reset after it. Also called before free. */
+	/* The guest resets it: when this returns, nothing of the device touches the guest's memory any more. `active` is false already, the queues are reset after it. Also called
+	 * before free and load, and for devices that are not active. */
 	void (*reset)(struct virtio_device *d);
 	/* Not NULL. The guest has put something into the queue. Called for active devices only; spurious calls happen. */
 	void (*notify)(struct virtio_device *d, unsigned queue);
@@ -32,9 +33,10 @@ struct virtio_ops {
 	/* Waits until nothing is under way (requests that workers have): then the state of queues and device is what can be saved. Requests that come later wait until resume(). */
 	void (*quiesce)(struct virtio_device *d);
 	void (*resume)(struct virtio_device *d);
-	/* The device's own state, beside what the transport saves. load(): 0 or -EINVAL; hostile bytes are possible (a damaged file). */
+	/* The device's own state, beside what the transport saves. load(): 0 or -EINVAL; hostile bytes are possible (a damaged file). It comes after reset() and before activate(). */
 	void (*save)(struct virtio_device *d, struct buf *to);
 	int (*load)(struct virtio_device *d, struct str from);
+	/* Frees the struct, too. NULL: free(d). */
 	void (*free)(struct virtio_device *d);
 };
 
@@ -47,7 +49,7 @@ struct virtio_device {
 	unsigned n_queues, config_size;
 	/* The transport's, for devices to read: */
 	uint64_t accepted;
-	bool active;               /* DRIVER_OK, and not reset since */
+	bool active;               /* DRIVER_OK, and neither reset nor broken since: whoever comes from elsewhere than notify() (a socket, a timer) looks here first */
 	struct virtqueue queue[VIRTIO_QUEUES_MAX];
 	int irq;                   /* eventfd that interrupts the guest; -1 in unit tests */
 	int notified;              /* eventfd that the kernel writes when the guest notifies any queue (KVM_IOEVENTFD on QueueNotify without a data match); -1 in unit tests */
@@ -59,12 +61,14 @@ struct virtio_device {
 	atomic_uint interrupt_status;
 };
 
-/* Fills the common part; the caller has set `ops`, `offered`, `n_queues`, `config_size`. Makes the eventfds and watches `notified`, unless loop is NULL (unit tests). 0 or -errno. */
+/* Fills the common part; the caller has set `ops`, `offered`, `n_queues`, `config_size`. Makes the eventfds and watches `notified`, unless loop is NULL (unit tests). 0 or -errno; virtio_free() is due
+ * in both cases. */
 int virtio_init(struct virtio_device *d, struct loop *l, const struct guest_memory *m, struct error *err);
 /* Takes NULL. Resets, closes, calls ops->free. */
 void virtio_free(struct virtio_device *d);
 
-/* A register access: offset below 0x200 + config_size else zeros and nothing; size 1, 2, 4 (registers are 4 bytes wide: other sizes below 0x100 read 0, do nothing). On the loop. */
+/* A register access: offset below 0x100 + config_size else zeros and nothing; size 1, 2, 4, and 8 in the configuration space (registers are 4 bytes wide: other sizes below 0x100
+ * read 0, do nothing). On the loop. */
 void virtio_mmio_read(struct virtio_device *d, uint64_t offset, void *to, unsigned n);
 void virtio_mmio_write(struct virtio_device *d, uint64_t offset, const void *from, unsigned n);
 /* The two that need no loop, from any thread: InterruptStatus (0x60), and InterruptACK (0x64). True when it was one of them. */
@@ -72,9 +76,11 @@ bool virtio_mmio_quick(struct virtio_device *d, uint64_t offset, bool write, voi
 
 /* Something was pushed: interrupts the guest if the queue wants it. */
 void virtio_used(struct virtio_device *d, struct virtqueue *q);
+/* Calls notify() for all queues on a later turn of the loop: for a device that has done enough in this one. */
+void virtio_again(struct virtio_device *d);
 /* The configuration has changed: new generation, interrupt. */
 void virtio_config_changed(struct virtio_device *d);
-/* The guest broke a rule: status DEVICE_NEEDS_RESET, nothing more is done for it until it resets the device. Logs once. */
+/* The guest broke a rule: status DEVICE_NEEDS_RESET, `active` false, nothing more is done for it until it resets the device. Logs once. */
 void virtio_broken(struct virtio_device *d, const char *what);
 
 /* Transport and queues and what ops->save() says, one block; version inside. load: 0 or -EINVAL; then the device is active again if it was. */

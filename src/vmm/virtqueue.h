@@ -44,6 +44,8 @@ void virtqueue_reset(struct virtqueue *q);
 int virtqueue_pop(struct virtqueue *q, struct chain *ret);
 /* Is there a chain to pop? */
 bool virtqueue_has(const struct virtqueue *q);
+/* How many are there? More than `size` when the guest lies. */
+unsigned virtqueue_waiting(const struct virtqueue *q);
 /* Undoes the last virtqueue_pop(), before the next one. */
 void virtqueue_unpop(struct virtqueue *q);
 /* Gives a chain back, `written` bytes of its `out` were filled. */
