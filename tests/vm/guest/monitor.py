@@ -156,6 +156,21 @@ class Vm:
         return f"{self.name}: {(self.dir / 'log').read_text(errors='replace')[-3000:]}\n{(self.dir / 'console').read_text(errors='replace')[-3000:]}"
 
 
+def told(part):
+    """The part; when it fails, with what the machines said."""
+    def run():
+        try:
+            part()
+        except BaseException:
+            for vm in Vm.everyone[-4:]:
+                print(f"{vm.process.poll()} {vm.story()}", flush=True)
+            raise
+        finally:
+            for vm in Vm.everyone:
+                vm.kill()
+    return run
+
+
 def file_of(path, data):
     pathlib.Path(path).write_bytes(data)
     return path
@@ -248,6 +263,7 @@ def wrong_starts():
     say("ok: what cannot start says why")
 
 
+@told
 def monitor():
     for n, size in ("b", 32 << 20), ("c", 4 << 20):
         file_of(f"/tmp/vd{n}", b"")
@@ -266,6 +282,7 @@ def monitor():
     wrong_starts()
 
 
+@told
 def endings():
     for script, status in ("echo c > /proc/sysrq-trigger", PANIC), ("reboot -f", RESET):
         vm = Vm("ends").up()
@@ -307,6 +324,7 @@ def sum_of(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
+@told
 def save():
     file_of("/tmp/vda", bytes(8 << 20))
     vm = Vm("first", "jail=1234", disks=(("/tmp/vda", ""),), tap=tap("tap0")).up()
