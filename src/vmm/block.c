@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "vmm/block_io.h"
+#include "vmm/jail.h"
 #include "vmm/bucket.h"
 
 #include <endian.h>
@@ -99,6 +100,7 @@ static unsigned free_all(struct block_request *r)
 static void *worker(void *arg)
 {
 	struct block *b = arg;
+	jail_thread(JAIL_WORKER);
 	pthread_mutex_lock(&b->lock);
 	for (;;) {
 		while (!b->waiting.first && !b->stop)

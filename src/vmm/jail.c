@@ -1,8 +1,10 @@
 #include "vmm/jail.h"
 #include "base/cleanup.h"
+#include "base/log.h"
 
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <string.h>
@@ -40,9 +42,13 @@ static int empty_root(struct error *err)
 	if (r < 0)
 		return error_errno(err, r, "jail: an empty directory");
 	/* "." twice: the old root is stacked over the new one and can be detached without a place of its own. */
-	if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
-		return error_errno(err, -errno, "jail: leaving the host's tree");
-	return 0;
+	if (syscall(SYS_pivot_root, ".", ".") == 0)
+		r = umount2(".", MNT_DETACH);
+	else if (errno == EINVAL) /* a machine whose root is its initramfs: that cannot be left, only be covered */
+		r = mount(".", "/", NULL, MS_MOVE, NULL) < 0 ? -1 : chroot(".");
+	else
+		r = -1;
+	return r < 0 || chdir("/") < 0 ? error_errno(err, -errno, "jail: leaving the host's tree") : 0;
 }
 
 static int become_user(uid_t uid, struct error *err)
@@ -82,11 +88,14 @@ int jail_enter(uint32_t uid, struct error *err)
 	return 0;
 }
 
-int jail_filter(enum jail_role role)
+void jail_thread(enum jail_role role)
 {
 	if (!jailed)
-		return 0;
+		return;
 	struct sock_filter program[JAIL_PROGRAM_MAX];
 	struct sock_fprog f = {.len = (unsigned short)jail_program(role, program), .filter = program};
-	return syscall(SYS_seccomp, 1 /* SECCOMP_SET_MODE_FILTER */, 0, &f) < 0 ? -errno : 0;
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f) == 0)
+		return;
+	log_error("jail: filter of system calls: %s", strerror(errno));
+	abort();
 }

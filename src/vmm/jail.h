@@ -21,8 +21,8 @@ enum jail_role {
 /* As root, of a user namespace or real, with one thread: an empty read-only root, no capabilities (nor any to be had again), that user, no new privileges, not dumpable, limits. 0 or -errno. */
 int jail_enter(uint32_t uid, struct error *err);
 
-/* From now on the calling thread makes the system calls of its role; another one ends the process (SIGSYS). Without jail_enter() before it: nothing happens, 0. Else 0 or -errno. */
-int jail_filter(enum jail_role role);
+/* From now on the calling thread makes the system calls of its role; another one ends the process (SIGSYS), and so does a failure here. Without jail_enter() before it: nothing happens. */
+void jail_thread(enum jail_role role);
 
 enum { JAIL_PROGRAM_MAX = 256 };
 /* The role's filter, for tests: how many instructions. */

@@ -13,7 +13,7 @@
 /* What every thread needs: to wait for others, to have memory, to end. */
 static const int common[] = {SYS_futex, SYS_read, SYS_write, SYS_pwrite64, SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_clock_gettime, SYS_munmap, SYS_madvise, SYS_brk, SYS_lseek, SYS_ftruncate,
 	SYS_gettid, SYS_getpid, SYS_tgkill, SYS_exit, SYS_exit_group, SYS_restart_syscall, SYS_sched_yield};
-static const int of_main[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_ctl, SYS_readv, SYS_writev, SYS_pread64, SYS_preadv, SYS_pwritev, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_sendto,
+static const int of_main[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_ctl, SYS_readv, SYS_writev, SYS_pread64, SYS_preadv, SYS_preadv2, SYS_pwritev, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_sendto,
 	SYS_accept4, SYS_close, SYS_shutdown, SYS_getsockopt, SYS_fcntl, SYS_fstat, SYS_newfstatat, SYS_fsync, SYS_fdatasync, SYS_timerfd_settime, SYS_getrandom, SYS_mremap,
 	SYS_rt_sigaction, SYS_clock_nanosleep};
 static const int of_worker[] = {SYS_pread64, SYS_preadv, SYS_preadv2, SYS_pwritev, SYS_pwritev2, SYS_fsync, SYS_fdatasync, SYS_fallocate, SYS_clock_nanosleep, SYS_ppoll, SYS_poll,

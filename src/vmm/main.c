@@ -43,11 +43,7 @@ static void set_signals(void)
 
 static void on_thread(void *arg)
 {
-	int r = jail_filter(JAIL_VCPU);
-	if (r < 0) {
-		log_error("a processor's filter of system calls: %s", strerror(-r));
-		_exit(EXIT_GAVE_UP);
-	}
+	jail_thread(JAIL_VCPU);
 }
 
 static void on_ended(void *arg, enum vcpu_end why, bool panicked, const char *what)
@@ -112,8 +108,8 @@ static int start(struct monitor *m, struct error *err)
 		return err->code;
 	if ((r = machine_start(m->machine, err)) < 0)
 		return r;
-	r = jail_filter(JAIL_MAIN);
-	return r < 0 ? error_errno(err, r, "filter of system calls") : 0;
+	jail_thread(JAIL_MAIN);
+	return 0;
 }
 
 int main(int argc, char **argv)

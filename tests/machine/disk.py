@@ -62,15 +62,15 @@ def make_template(root, name, applets):
     os.chmod(root / "var/lib/cubicle", 0o711)
 
 
-def make(cache, work, build, kernel, checks, modules, template, guest=None, applets=APPLETS):
+def make(cache, work, build, kernel, checks, modules, template, guest=None, applets=APPLETS, further=()):
     """A disk in the directory `work`, from what is kept in `cache`. It has our programs from the directory `build` and the files of the directory `checks` in /test, the kernel's modules,
-    of which `modules` are loaded, and the kernel `guest` as if it were installed. Returns its path."""
+    of which `modules` are loaded, and the kernel `guest` as if it were installed; the files `further` are in /test, too. Returns its path."""
     os.environ["CUBICLE"] = str(build / "src/cli/cubicle")
     sys.path.insert(0, str(HERE.parent / "layers"))
     root = work / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", debian.system(cache, *PACKAGES), root], check=True)
     (root / "test").mkdir()
-    for f in *(HERE / "guest").iterdir(), *checks.iterdir(), HERE.parent / "e2e/leak.py":
+    for f in *(HERE / "guest").iterdir(), *checks.iterdir(), HERE.parent / "e2e/leak.py", *further:
         if f.is_file():
             shutil.copy2(f, root / "test" / f.name)
     os.chmod(root / "test/init", 0o755)

@@ -16,6 +16,7 @@ import time
 
 import api
 import leak  # tests/e2e/leak.py
+import monitor
 from api import Sandbox, basics, guarded, nothing_left, say, wait
 
 PIDS = 64
@@ -217,8 +218,9 @@ def of_its_own(boxes):
     say("ok: identities and random numbers differ")
 
 
-def server(before):
+def server():
     make_world()
+    before = leak.snapshot()
     s = new_server().start()
     box = basics(s)
     inside(box, s)
@@ -238,7 +240,8 @@ def server(before):
     say("ok: nothing is left")
 
 
-def state(before):
+def state():
+    before = leak.snapshot()
     s = new_server().start()
     box = Sandbox(s, timeout=3600).fill()
     command(box)
@@ -288,7 +291,9 @@ def state(before):
     say("ok: nothing is left")
 
 
-def hostile(before):
+def hostile():
+    make_world()
+    before = leak.snapshot()
     s = new_server().start()
     witness = Sandbox(s, timeout=3600)
     command(witness)
@@ -339,4 +344,4 @@ def hostile(before):
 
 
 Sandbox.template = "vm"
-guarded({"server": server, "state": state, "hostile": hostile}[sys.argv[1]], leak.snapshot())
+guarded({"monitor": monitor.monitor, "ends": monitor.endings, "save": monitor.save, "server": server, "state": state, "hostile": hostile}[sys.argv[1]])
