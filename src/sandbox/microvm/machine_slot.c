@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "sys/process.h"
 
 #include <arpa/inet.h>
@@ -17,7 +18,7 @@
 #include <sys/stat.h>
 
 enum {
-	BOOT_SECONDS = 90,  /* until the guest's init is parked: a kernel under emulation takes tens of seconds */
+	BOOT_SECONDS = 50,  /* until the guest's init is parked: who asked is told why not (front waits 55 s) */
 	LOOK_MS = 200,      /* how often a create that is waited for looks whether it is cancelled */
 	MONITOR_MB = 64,    /* beside the guest's memory, for the monitor and the kernel's tables */
 	MONITOR_PIDS = 48,  /* beside a thread for each processor */
@@ -251,6 +252,19 @@ static int park(struct slot *s, const bool *cancelled, struct error *err)
 	return r == 0 ? await(&b, MSG_ID_parked, err) : r;
 }
 
+/* For the operator: the end of what its console says, hostile bytes. */
+static void log_console(const struct slot *s, struct str id)
+{
+	char tail[1500];
+	struct stat st;
+	const struct log_ids ids = {.sandbox = id};
+	if (s->console < 0 || fstat(s->console, &st) < 0)
+		return;
+	ssize_t n = pread(s->console, tail, sizeof(tail), MAX(st.st_size - (off_t)sizeof(tail), 0));
+	if (n > 0)
+		log_write(LOG_WARN, &ids, "its console, the last of it: %.*s", (int)n, tail);
+}
+
 int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, struct error *err)
 {
 	cleanup_monitor struct monitor m = {0};
@@ -276,6 +290,8 @@ int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, co
 		close(steal_fd(&s->net.tap));
 	if (r == 0)
 		r = park(s, cancelled, err);
+	if (r < 0)
+		log_console(s, c->spec.id);
 	return r == 0 ? slot_send_claim(h, s, c, err) : r;
 }
 
