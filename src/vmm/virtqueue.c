@@ -208,7 +208,8 @@ void virtqueue_notifications(struct virtqueue *q, bool on)
 	if (!q->event_idx)
 		store16(used, on ? 0 : VRING_USED_F_NO_NOTIFY, __ATOMIC_RELAXED);
 	else if (on)
-		store16(used + 4 + 8 * (size_t)q->size, q->next_avail, __ATOMIC_RELAXED);
+		/* Of what comes after all that is there, looked at or not. */
+		store16(used + 4 + 8 * (size_t)q->size, avail_index(q), __ATOMIC_RELAXED);
 	/* With event_idx the wish for one notification is used up by itself. The caller's next look at the ring comes after the wish. */
 	if (on)
 		__atomic_thread_fence(__ATOMIC_SEQ_CST);

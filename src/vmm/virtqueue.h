@@ -46,13 +46,14 @@ int virtqueue_pop(struct virtqueue *q, struct chain *ret);
 bool virtqueue_has(const struct virtqueue *q);
 /* How many are there? More than `size` when the guest lies. */
 unsigned virtqueue_waiting(const struct virtqueue *q);
-/* Undoes the last virtqueue_pop(), before the next one. */
+/* Undoes the last virtqueue_pop(), before the next one; then the one before it, and so on, as long as nothing was pushed since. */
 void virtqueue_unpop(struct virtqueue *q);
 /* Gives a chain back, `written` bytes of its `out` were filled. */
 void virtqueue_push(struct virtqueue *q, uint16_t head, uint32_t written);
 /* Must the guest be interrupted for what was pushed since it was last? Call once after a batch of pushes. */
 bool virtqueue_wants_interrupt(struct virtqueue *q);
-/* Asks to be notified of new chains (`on`), or not to be while a batch is worked on. After turning it on look again with virtqueue_has(): one may have come before. */
+/* Asks to be notified of new chains (`on`), beyond those that are there, or not to be while a batch is worked on. After turning it on look again with virtqueue_has() (or _waiting()):
+ * one may have come before. */
 void virtqueue_notifications(struct virtqueue *q, bool on);
 
 /* Copies between a chain's parts and memory of ours, from `offset` of the sum on: the number of bytes, less when the parts end. */

@@ -83,6 +83,17 @@ static bool give_packets(struct vsock *v, unsigned *left)
 	return some;
 }
 
+/* The guest has so many buffers for events again as when it was told: it has heard it, and connections that are made now outlive that. */
+static void see_heard(struct vsock *v)
+{
+	struct virtqueue *q = &v->d.queue[EVENT];
+	virtqueue_notifications(q, true);
+	if (!v->tell_reset && v->mux.held && virtqueue_waiting(q) >= v->buffers_then) {
+		v->mux.held = false;
+		vsock_mux_wake(&v->mux);
+	}
+}
+
 static void say_reset(struct vsock *v)
 {
 	struct virtqueue *q = &v->d.queue[EVENT];
@@ -93,10 +104,11 @@ static void say_reset(struct vsock *v)
 		virtio_used(&v->d, q);
 		v->tell_reset = false;
 		v->buffers_then = buffers;
-	} else if (!v->tell_reset && v->mux.held && buffers >= v->buffers_then) {
-		v->mux.held = false;
-		vsock_mux_wake(&v->mux);
 	}
+	see_heard(v);
+	/* It may have given the first one meanwhile. */
+	if (v->tell_reset && v->d.active && virtqueue_has(q))
+		say_reset(v);
 }
 
 /* The listener is watched while there is room. */

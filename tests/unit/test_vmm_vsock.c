@@ -599,7 +599,7 @@ static void a_flood_of_nonsense_is_taken_only_as_fast_as_answers_go(void **state
 		if (i >= GUEST_QUEUE && !driver_used(&g->d, GUEST_TX, NULL, NULL))
 			break;
 		driver_add(&g->d, GUEST_TX, &(struct part){g->tx, sizeof(h), false}, 1);
-		driver_notify(&g->d, GUEST_TX);
+		vsock_guest_kick(g, GUEST_TX);
 		vsock_guest_turn(g, 0);
 		answered = i;
 	}
@@ -659,7 +659,7 @@ static void broken_packets_end_only_their_own_connection(void **state)
 	vsock_guest_send(g, c, "too late", 8, 0);
 	vsock_guest_until(g, c->gone);
 	driver_add(&g->d, GUEST_TX, &(struct part){g->tx, 43, false}, 1);
-	driver_notify(&g->d, GUEST_TX);
+	vsock_guest_kick(g, GUEST_TX);
 	driver_wait(&g->d, g->loop, GUEST_TX, NULL, NULL);
 	cleanup_fd int liar = connect_host(g, 2);
 	c = opened(g, 3 + ARRAY_SIZE(bad));
@@ -680,7 +680,7 @@ static void a_broken_queue_closes_all_and_a_reset_mends_it(void **state)
 	cleanup_fd int fd = connect_host(g, 2);
 	opened(g, 1);
 	driver_offer(&g->d, GUEST_TX, 5000);
-	driver_notify(&g->d, GUEST_TX);
+	vsock_guest_kick(g, GUEST_TX);
 	expect_end(g, fd);
 	assert_true(driver_get(&g->d, VIRTIO_MMIO_STATUS) & VIRTIO_CONFIG_S_NEEDS_RESET);
 	cleanup_fd int waits = connect_host(g, 2);
@@ -708,7 +708,7 @@ static unsigned events(struct vsock_guest *g, bool give_back)
 			continue;
 		uint64_t address = g->event[head];
 		g->event[driver_add(&g->d, GUEST_EVENT, &(struct part){address, sizeof(e), true}, 1)] = address;
-		driver_notify(&g->d, GUEST_EVENT);
+		vsock_guest_kick(g, GUEST_EVENT);
 	}
 	return n;
 }
@@ -776,7 +776,7 @@ static void a_guest_without_event_buffers_is_told_when_it_gives_one(void **state
 	for (int i = 0; i < 2; i++) {
 		uint64_t address = g->event[i];
 		g->event[driver_add(&g->d, GUEST_EVENT, &(struct part){address, sizeof(struct virtio_vsock_event), true}, 1)] = address;
-		driver_notify(&g->d, GUEST_EVENT);
+		vsock_guest_kick(g, GUEST_EVENT);
 	}
 	assert_int_equal(events(g, true), 1);
 	opened(g, 1);

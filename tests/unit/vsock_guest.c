@@ -1,6 +1,7 @@
 #include "vsock_guest.h"
 #include "base/cleanup.h"
 
+#include <linux/virtio_ring.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,13 +49,25 @@ static void offer(struct vsock_guest *g, unsigned queue, uint64_t address, uint3
 void vsock_guest_start(struct vsock_guest *g)
 {
 	forget(g);
-	driver_start(&g->d, 1ull << VIRTIO_VSOCK_F_SEQPACKET, GUEST_QUEUE);
+	driver_start(&g->d, 1ull << VIRTIO_VSOCK_F_SEQPACKET | 1ull << VIRTIO_RING_F_EVENT_IDX, GUEST_QUEUE);
+	memset(g->kicked, 0, sizeof(g->kicked));
 	for (unsigned i = 0; i < GUEST_QUEUE; i++)
 		offer(g, GUEST_RX, driver_alloc(&g->d, GUEST_BUFFER), GUEST_BUFFER, g->rx);
 	for (unsigned i = 0; i < 8; i++)
 		offer(g, GUEST_EVENT, driver_alloc(&g->d, sizeof(struct virtio_vsock_event)), sizeof(struct virtio_vsock_event), g->event);
 	g->tx = driver_alloc(&g->d, sizeof(struct virtio_vsock_hdr) + GUEST_PACKET_MAX);
-	driver_notify(&g->d, GUEST_RX);
+	vsock_guest_kick(g, GUEST_RX);
+	vsock_guest_kick(g, GUEST_EVENT);
+}
+
+void vsock_guest_kick(struct vsock_guest *g, unsigned queue)
+{
+	struct driver_queue *q = &g->d.queue[queue];
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	uint16_t event = __atomic_load_n((uint16_t *)driver_at(&g->d, q->used + 4 + 8 * (uint64_t)q->size, 2), __ATOMIC_RELAXED), old = g->kicked[queue];
+	g->kicked[queue] = q->next_avail;
+	if (vring_need_event(event, q->next_avail, old))
+		driver_notify(&g->d, queue);
 }
 
 void vsock_guest_raw(struct vsock_guest *g, const struct virtio_vsock_hdr *h, const void *data, size_t n)
@@ -71,7 +84,7 @@ void vsock_guest_raw(struct vsock_guest *g, const struct virtio_vsock_hdr *h, co
 		parts[2] = (struct part){parts[1].address + parts[1].n, (uint32_t)n - 10 - parts[1].n, false};
 	}
 	driver_add(&g->d, GUEST_TX, parts, n > 100 ? 3 : n ? 2 : 1);
-	driver_notify(&g->d, GUEST_TX);
+	vsock_guest_kick(g, GUEST_TX);
 	while (!driver_used(&g->d, GUEST_TX, NULL, NULL))
 		vsock_guest_turn(g, 20);
 }
@@ -195,7 +208,7 @@ static void packet(struct vsock_guest *g, const struct virtio_vsock_hdr *h, cons
 void vsock_guest_feed(struct vsock_guest *g)
 {
 	g->starves = false;
-	driver_notify(&g->d, GUEST_RX);
+	vsock_guest_kick(g, GUEST_RX);
 }
 
 void vsock_guest_turn(struct vsock_guest *g, int ms)
@@ -212,7 +225,7 @@ void vsock_guest_turn(struct vsock_guest *g, int ms)
 		memcpy(&h, copy, sizeof(h));
 		must(h.len == n - sizeof(h));
 		offer(g, GUEST_RX, address, GUEST_BUFFER, g->rx);
-		driver_notify(&g->d, GUEST_RX);
+		vsock_guest_kick(g, GUEST_RX);
 		packet(g, &h, copy + sizeof(h));
 		some = true;
 	}

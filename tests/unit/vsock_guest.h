@@ -32,6 +32,7 @@ struct vsock_guest {
 	struct virtio_device *device;
 	struct driver d;
 	uint64_t rx[GUEST_QUEUE], tx, event[GUEST_QUEUE];
+	uint16_t kicked[3];            /* next_avail at the last notification */
 	bool refuses;                  /* no port has a listener */
 	bool starves;                  /* buffers are not given back */
 	uint32_t alloc;                /* buf_alloc of new connections */
@@ -52,6 +53,8 @@ void vsock_guest_turn(struct vsock_guest *g, int ms);
 #define vsock_guest_until(g, condition) \
 	while (!(condition))            \
 	vsock_guest_turn(g, 20)
+/* Notifies the device if it wants that (VIRTIO_F_EVENT_IDX is agreed upon). */
+void vsock_guest_kick(struct vsock_guest *g, unsigned queue);
 /* Sends a packet as it is. */
 void vsock_guest_raw(struct vsock_guest *g, const struct virtio_vsock_hdr *h, const void *data, size_t n);
 struct virtio_vsock_hdr vsock_guest_header(const struct vsock_guest *g, const struct guest_conn *c, uint16_t op);
