@@ -70,10 +70,13 @@ static int place(struct net *n, size_t bytes)
 	while (done < bytes) {
 		struct chain *c = chains ? &n->chain : &n->first;
 		int r = chains < ARRAY_SIZE(n->placed) ? pop(n, RX, c) : 0;
-		if (r == 0)
+		if (r < 0)
+			return r;
+		if (r == 0) {
 			unplace(q, chains);
-		if (r <= 0)
-			return r == 0 ? -ENOBUFS : r;
+			/* When all that the queue can have are too few, waiting is in vain. */
+			return chains < q->size ? -ENOBUFS : -EMSGSIZE;
+		}
 		if (c->out_bytes < HEADER) {
 			virtio_broken(&n->d, "a buffer for packets without room for a header");
 			return -EPROTO;

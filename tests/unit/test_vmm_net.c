@@ -204,6 +204,16 @@ static void a_packet_waits_for_as_many_buffers_as_it_needs(void **state)
 	expect_guest(w, 50, 2, 1);
 }
 
+static void a_packet_longer_than_all_buffers_is_lost(void **state)
+{
+	struct world *w = *state;
+	start(w, MERGE);
+	offer(w, QUEUE, 100);
+	wire_send(w, 100 * QUEUE + 1, 1);
+	wire_send(w, 100 * QUEUE, 2);
+	expect_guest(w, 100 * QUEUE, 2, QUEUE);
+}
+
 /* While the guest has no buffers nothing is read, and the loop sleeps. */
 static void without_buffers_the_tap_is_left_alone(void **state)
 {
@@ -493,6 +503,7 @@ int main(void)
 		wired(packets_go_both_ways),
 		wired(a_long_packet_goes_into_several_buffers),
 		wired(a_packet_waits_for_as_many_buffers_as_it_needs),
+		wired(a_packet_longer_than_all_buffers_is_lost),
 		wired(without_buffers_the_tap_is_left_alone),
 		wired(without_mergeable_buffers_a_packet_fits_one_or_is_lost),
 		wired(runts_and_giants_are_dropped),
