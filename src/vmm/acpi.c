@@ -164,7 +164,7 @@ static void serial_port(struct buf *to)
 	aml_end(to, at);
 }
 
-/* Microsoft's specification of it wants the long _CID; Linux knows it by the short one. */
+/* Both names that Microsoft has for it. */
 static void generation(struct buf *to)
 {
 	size_t at = aml_device(to, "VGEN");

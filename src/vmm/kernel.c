@@ -210,15 +210,17 @@ int kernel_load(const struct guest_memory *m, const struct kernel_files *f, stru
 	int r = load_kernel(&k, err);
 	if (r < 0)
 		return error_wrap(err, r, "the guest kernel");
-	if (f->command_line.n > k.command_line_max || memchr(f->command_line.p, '\0', f->command_line.n))
+	if (f->command_line.n > k.command_line_max || str_chr(f->command_line, '\0') >= 0)
 		return error_set(err, -EINVAL, 500, "the guest kernel's command line is longer than %zu bytes, or has a NUL inside", k.command_line_max);
 	if (f->initramfs >= 0) {
 		r = load_initramfs(&k, f->initramfs, &initramfs, err);
 		if (r < 0)
 			return error_wrap(err, r, "the guest's initramfs");
 	}
-	put(m, AT_COMMAND_LINE, f->command_line.p, f->command_line.n);
-	put(m, AT_COMMAND_LINE + f->command_line.n, "", 1);
+	char command_line[KERNEL_COMMAND_LINE_MAX + 1] = "";
+	if (f->command_line.n)
+		memcpy(command_line, f->command_line.p, f->command_line.n);
+	put(m, AT_COMMAND_LINE, command_line, f->command_line.n + 1);
 	put_gdt(m, k.mode);
 	if (k.mode == KERNEL_PVH) {
 		tell_pvh(m, &initramfs);

@@ -37,7 +37,10 @@ struct kernel_entry {
 	uint16_t gdt_limit;
 };
 
-/* Loads it all. The parameters point to ACPI_RSDP (acpi.h), and what acpi_build() has written is reserved. Low memory up to 1 MiB, but for that, is this function's. 0 or -errno. */
+/*
+ * Loads it all. The parameters point to ACPI_RSDP (acpi.h), and what acpi_build() has written is reserved. Low memory up to 1 MiB, but
+ * for that, is this function's. The memory is new (zeros). 0 or -errno.
+ */
 int kernel_load(const struct guest_memory *m, const struct kernel_files *f, struct kernel_entry *ret, struct error *err);
 
 /* Sets the registers in what KVM_GET_SREGS said of the boot processor, and all general ones. The other processors wait for the kernel to start them: nothing is to be set there. */
