@@ -1,4 +1,4 @@
-/* The monitor's machinery against a real KVM, with a guest of its own in user mode (vmm_ring3.h). Skipped where there is no KVM, or one that does not run even that. */
+/* The monitor's machinery against a real KVM, with a guest of its own (vmm_mini.h). Skipped where there is no KVM, or one that does not run even that. */
 #include "unit.h"
 
 #include "base/clock.h"
@@ -7,7 +7,7 @@
 #include "vmm/machine.h"
 #include "vmm/probe.h"
 #include "vmm/state.h"
-#include "vmm_ring3.h"
+#include "vmm_mini.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,10 +25,9 @@ struct world {
 	struct kvm kvm;
 	struct guest_memory memory;
 	struct vcpus *vcpus;
-	_Atomic char said;        /* at RING3_PORT */
+	_Atomic char said;        /* at MINI_PORT */
 	_Atomic unsigned quick, doorbells;
 	uint32_t written;         /* to LAYOUT_MMIO + 0x104 */
-	uint64_t last_slow;       /* address */
 	enum vcpu_end end;
 };
 
@@ -36,14 +35,14 @@ static void on_port_read(void *arg, uint16_t port, void *to, unsigned n)
 {
 	static const uint32_t answer = 0xcafe1234;
 	memset(to, 0xff, n);
-	if (port == RING3_PORT_IN && n == sizeof(answer))
+	if (port == MINI_PORT_IN && n == sizeof(answer))
 		memcpy(to, &answer, n);
 }
 
 static enum vcpu_end on_port_write(void *arg, uint16_t port, const void *from, unsigned n)
 {
 	struct world *w = arg;
-	if (port == RING3_PORT)
+	if (port == MINI_PORT)
 		w->said = *(const char *)from;
 	return port == LAYOUT_PORT_POWER ? VCPU_OFF : VCPU_GOES_ON;
 }
@@ -65,10 +64,9 @@ static void on_slow(void *arg, uint64_t address, bool write, void *data, unsigne
 {
 	static const uint32_t answer = 0xfeedbeef;
 	struct world *w = arg;
-	w->last_slow = address;
-	if (write)
+	if (write && address == LAYOUT_MMIO + 0x104)
 		memcpy(&w->written, data, n);
-	else
+	if (!write)
 		memcpy(data, &answer, n);
 }
 
@@ -80,18 +78,23 @@ static void on_ended(void *arg, enum vcpu_end why, const char *what)
 
 static const struct vcpu_bus bus = {.port_read = on_port_read, .port_write = on_port_write, .quick = on_quick, .memory = on_slow, .ended = on_ended};
 
-static void begin(struct world *w, enum ring3_program p, bool log_dirty)
+static void begin_in(struct world *w, enum mini_program p, unsigned ring, bool log_dirty)
 {
 	struct error err = {0};
 	*w = (struct world){.loop = loop_new()};
 	assert_non_null(w->loop);
 	assert_int_equal(kvm_init(&w->kvm, kvm_fd, &err), 0);
-	assert_int_equal(memory_map(&w->memory, RING3_MEMORY, -1, 0, &err), 0);
+	assert_int_equal(memory_map(&w->memory, MINI_MEMORY, -1, 0, &err), 0);
 	assert_int_equal(kvm_set_memory(&w->kvm, &w->memory, log_dirty, &err), 0);
 	w->vcpus = vcpus_new(w->loop, &w->kvm, 1, &bus, w, &err);
 	assert_non_null(w->vcpus);
-	assert_int_equal(ring3_set(&w->kvm, vcpus_fd(w->vcpus, 0), &w->memory, p), 0);
+	assert_int_equal(mini_set(&w->kvm, vcpus_fd(w->vcpus, 0), &w->memory, p, ring), 0);
 	assert_int_equal(vcpus_start(w->vcpus, &err), 0);
+}
+
+static void begin(struct world *w, enum mini_program p, bool log_dirty)
+{
+	begin_in(w, p, 0, log_dirty);
 }
 
 static void end(struct world *w)
@@ -113,16 +116,16 @@ static void end(struct world *w)
 
 static uint64_t counter(const struct guest_memory *m)
 {
-	return __atomic_load_n(&ring3_data(m)->counter, __ATOMIC_SEQ_CST);
+	return __atomic_load_n(&mini_data(m)->counter, __ATOMIC_SEQ_CST);
 }
 
 static void test_accesses(void **state)
 {
 	struct world w;
-	begin(&w, RING3_ACCESSES, false);
+	begin(&w, MINI_ACCESSES, false);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.said == 'a');
-	const struct ring3_data *d = ring3_data(&w.memory);
+	const struct mini_data *d = mini_data(&w.memory);
 	assert_int_equal(d->port, 0xcafe1234);
 	assert_int_equal(d->quick, 7);
 	assert_int_equal(w.quick, 1);
@@ -138,7 +141,7 @@ static void test_doorbell(void **state)
 	struct world w;
 	uint64_t n = 0;
 	int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	begin(&w, RING3_ACCESSES, false);
+	begin(&w, MINI_ACCESSES, false);
 	assert_int_equal(kvm_doorbell(&w.kvm, LAYOUT_MMIO + 0x50, bell, &err), 0);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.said == 'a');
@@ -155,25 +158,12 @@ static void open_line(struct world *w, unsigned gsi)
 	struct kvm_irqchip chip = {.chip_id = KVM_IRQCHIP_IOAPIC};
 	struct kvm_lapic_state lapic;
 	assert_int_equal(kvm_ioctl(w->kvm.vm, KVM_GET_IRQCHIP, &chip), 0);
-	chip.chip.ioapic.redirtbl[gsi].bits = RING3_VECTOR;
+	chip.chip.ioapic.redirtbl[gsi].bits = MINI_VECTOR;
 	assert_int_equal(kvm_ioctl(w->kvm.vm, KVM_SET_IRQCHIP, &chip), 0);
 	assert_int_equal(kvm_ioctl(vcpus_fd(w->vcpus, 0), KVM_GET_LAPIC, &lapic), 0);
 	const uint32_t spurious = 0x1ff;
 	memcpy(lapic.regs + 0xf0, &spurious, sizeof(spurious));
 	assert_int_equal(kvm_ioctl(vcpus_fd(w->vcpus, 0), KVM_SET_LAPIC, &lapic), 0);
-}
-
-static bool pending(struct world *w)
-{
-	struct kvm_lapic_state lapic;
-	uint32_t word[2];
-	vcpus_stop(w->vcpus);
-	kvm_ioctl(vcpus_fd(w->vcpus, 0), KVM_GET_LAPIC, &lapic);
-	/* Requested, or in service */
-	memcpy(&word[0], lapic.regs + 0x200 + RING3_VECTOR / 32 * 0x10, 4);
-	memcpy(&word[1], lapic.regs + 0x100 + RING3_VECTOR / 32 * 0x10, 4);
-	vcpus_go(w->vcpus);
-	return ((word[0] | word[1]) >> (RING3_VECTOR % 32)) & 1;
 }
 
 static void test_line(void **state)
@@ -182,15 +172,14 @@ static void test_line(void **state)
 	struct world w;
 	uint64_t one = 1;
 	int line = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	begin(&w, RING3_COUNT, false);
+	begin(&w, MINI_COUNT, false);
 	open_line(&w, LAYOUT_GSI_FIRST);
 	assert_int_equal(kvm_line(&w.kvm, LAYOUT_GSI_FIRST, line, &err), 0);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.said == 'c');
-	assert_false(pending(&w));
+	assert_int_equal(mini_data(&w.memory)->interrupts, 0);
 	assert_int_equal(write(line, &one, sizeof(one)), sizeof(one));
-	until(w.loop, pending(&w));
-	until(w.loop, ring3_data(&w.memory)->interrupts == 1);
+	until(w.loop, mini_data(&w.memory)->interrupts == 1);
 	uint64_t before = counter(&w.memory);
 	until(w.loop, counter(&w.memory) > before);
 	end(&w);
@@ -200,9 +189,9 @@ static void test_line(void **state)
 static void test_dirty(void **state)
 {
 	struct world w;
-	uint64_t bits[RING3_MEMORY / 4096 / 64];
-	const unsigned page = RING3_DIRTY / 4096;
-	begin(&w, RING3_DIRTIES, true);
+	uint64_t bits[MINI_MEMORY / 4096 / 64];
+	const unsigned page = MINI_DIRTY / 4096;
+	begin(&w, MINI_DIRTIES, true);
 	assert_int_equal(kvm_dirty(&w.kvm, &w.memory, 0, bits), 0);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.said == 'd');
@@ -215,10 +204,10 @@ static void test_dirty(void **state)
 	end(&w);
 }
 
-static void test_stop(void **state)
+static void stop_and_go(unsigned ring)
 {
 	struct world w;
-	begin(&w, RING3_COUNT, false);
+	begin_in(&w, MINI_QUIET, ring, false);
 	assert_int_equal(counter(&w.memory), 0);
 	for (unsigned i = 0; i < 20; i++) {
 		uint64_t before = counter(&w.memory);
@@ -232,18 +221,24 @@ static void test_stop(void **state)
 	end(&w);
 }
 
+static void test_stop(void **state)
+{
+	stop_and_go(0);
+	stop_and_go(3);
+}
+
 /* A processor that waits for the loop is answered by whoever stops it. */
 static void test_stop_while_asking(void **state)
 {
 	for (unsigned i = 0; i < 20; i++) {
 		struct world w;
-		begin(&w, RING3_ACCESSES, false);
+		begin(&w, MINI_ACCESSES, false);
 		vcpus_go(w.vcpus);
 		vcpus_stop(w.vcpus);
 		vcpus_go(w.vcpus);
 		until(w.loop, w.said == 'a');
 		assert_int_equal(w.written, 0x11223344);
-		assert_int_equal(ring3_data(&w.memory)->slow, 0xfeedbeef);
+		assert_int_equal(mini_data(&w.memory)->slow, 0xfeedbeef);
 		end(&w);
 	}
 }
@@ -251,7 +246,7 @@ static void test_stop_while_asking(void **state)
 static void test_ends(void **state)
 {
 	struct world w;
-	begin(&w, RING3_OFF, false);
+	begin(&w, MINI_OFF, false);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.end == VCPU_OFF);
 	vcpus_stop(w.vcpus);
@@ -260,7 +255,7 @@ static void test_ends(void **state)
 	assert_int_equal(w.said, 0);
 	end(&w);
 
-	begin(&w, RING3_FAULTS, false);
+	begin(&w, MINI_FAULTS, false);
 	vcpus_go(w.vcpus);
 	until(w.loop, w.end != VCPU_GOES_ON);
 	assert_true(w.end == VCPU_RESET || w.end == VCPU_FAILED); /* a KVM that interprets may give up instead */
@@ -286,7 +281,7 @@ static void make(struct whole *w, int memory_file)
 {
 	struct error err = {0};
 	*w = (struct whole){.loop = loop_new(), .console = memfd_create("console", MFD_CLOEXEC)};
-	struct machine_config c = {.vcpus = 1, .memory = RING3_MEMORY, .kvm = kvm_fd, .memory_file = memory_file, .console = dup(w->console), .control = -1, .net.tap = -1,
+	struct machine_config c = {.vcpus = 1, .memory = MINI_MEMORY, .kvm = kvm_fd, .memory_file = memory_file, .console = dup(w->console), .control = -1, .net.tap = -1,
 		.disk = {{.file = memfd_create("disk", MFD_CLOEXEC)}}, .n_disks = 1, .ended = on_machine_ended, .arg = w};
 	assert_int_equal(ftruncate(c.disk[0].file, 1 << 20), 0);
 	w->machine = machine_new(w->loop, &c, &err);
@@ -304,11 +299,11 @@ static void unmake(struct whole *w)
 	close(w->console);
 }
 
-static void start(struct whole *w, enum ring3_program p)
+static void start(struct whole *w, enum mini_program p, unsigned ring)
 {
 	struct error err = {0};
 	make(w, -1);
-	assert_int_equal(ring3_set(&w->machine->kvm, vcpus_fd(w->machine->vcpus, 0), &w->machine->memory, p), 0);
+	assert_int_equal(mini_set(&w->machine->kvm, vcpus_fd(w->machine->vcpus, 0), &w->machine->memory, p, ring), 0);
 	assert_int_equal(machine_start(w->machine, &err), 0);
 	machine_resume(w->machine);
 }
@@ -334,33 +329,33 @@ static void test_machine(void **state)
 {
 	struct whole w;
 	char text[16] = "";
-	start(&w, RING3_SERIAL);
+	start(&w, MINI_SERIAL, 0);
 	until(w.loop, counter(&w.machine->memory) > 0);
 	machine_pause(w.machine);
 	assert_int_equal(pread(w.console, text, sizeof(text) - 1, 0), 5);
 	assert_string_equal(text, "mini\n");
 	unmake(&w);
 
-	start(&w, RING3_OFF);
+	start(&w, MINI_OFF, 0);
 	until(w.loop, w.end == VCPU_OFF);
 	machine_resume(w.machine); /* does nothing */
 	assert_false(w.machine->running);
 	unmake(&w);
 
 	/* A device's register, by way of the loop: the magic word is not there, it is beyond the registers that the program reads; it gets an answer nevertheless. */
-	start(&w, RING3_ACCESSES);
+	start(&w, MINI_ACCESSES, 0);
 	until(w.loop, counter(&w.machine->memory) > 0);
-	assert_int_equal(ring3_data(&w.machine->memory)->port, UINT32_MAX);
-	assert_int_equal(ring3_data(&w.machine->memory)->quick, 0);
+	assert_int_equal(mini_data(&w.machine->memory)->port, UINT32_MAX);
+	assert_int_equal(mini_data(&w.machine->memory)->quick, 0);
 	unmake(&w);
 }
 
-static void test_saved(void **state)
+static void save_and_restore(unsigned ring)
 {
 	struct whole w, copy[2];
 	struct error err = {0};
 	int state_fd, memory_fd;
-	start(&w, RING3_COUNT);
+	start(&w, MINI_QUIET, ring);
 	until(w.loop, counter(&w.machine->memory) > 1000);
 	assert_int_equal(state_save(w.machine, -1, -1, &err), -EBUSY);
 	machine_pause(w.machine);
@@ -370,7 +365,7 @@ static void test_saved(void **state)
 	/* Holes where there was nothing. */
 	struct stat st;
 	assert_int_equal(fstat(memory_fd, &st), 0);
-	assert_int_equal(st.st_size, RING3_MEMORY);
+	assert_int_equal(st.st_size, MINI_MEMORY);
 	assert_in_range(st.st_blocks * 512, 4096, 64 * 4096);
 
 	/* The original goes on, and so do two copies, each with a memory of its own. */
@@ -385,7 +380,7 @@ static void test_saved(void **state)
 	assert_int_equal(counter(&copy[1].machine->memory), at);
 	machine_resume(copy[1].machine);
 	until(copy[1].loop, counter(&copy[1].machine->memory) > at);
-	assert_int_equal(pread(memory_fd, &in_file, sizeof(in_file), RING3_DATA), sizeof(in_file));
+	assert_int_equal(pread(memory_fd, &in_file, sizeof(in_file), MINI_DATA), sizeof(in_file));
 	assert_int_equal(in_file, at);
 
 	/* A copy of a copy. */
@@ -407,6 +402,12 @@ static void test_saved(void **state)
 	close(memory2);
 }
 
+static void test_saved(void **state)
+{
+	save_and_restore(0);
+	save_and_restore(3);
+}
+
 static void refused(int state, int memory, const char *why)
 {
 	struct whole w;
@@ -424,7 +425,7 @@ static void test_refused(void **state)
 	int state_fd, memory_fd;
 	struct stat st;
 	char byte;
-	start(&w, RING3_COUNT);
+	start(&w, MINI_COUNT, 0);
 	until(w.loop, counter(&w.machine->memory) > 0);
 	machine_pause(w.machine);
 	save(&w, &state_fd, &memory_fd);
@@ -442,9 +443,9 @@ static void test_refused(void **state)
 	assert_int_equal(pwrite(state_fd, "\x09", 1, 8), 1);
 	refused(state_fd, memory_fd, "version 9");
 	assert_int_equal(pwrite(state_fd, "\x01", 1, 8), 1);
-	assert_int_equal(ftruncate(memory_fd, RING3_MEMORY - 4096), 0);
+	assert_int_equal(ftruncate(memory_fd, MINI_MEMORY - 4096), 0);
 	refused(state_fd, memory_fd, "cut or lengthened");
-	assert_int_equal(ftruncate(memory_fd, RING3_MEMORY), 0);
+	assert_int_equal(ftruncate(memory_fd, MINI_MEMORY), 0);
 	assert_int_equal(ftruncate(state_fd, st.st_size - 1), 0);
 	refused(state_fd, memory_fd, "cut or lengthened");
 	assert_int_equal(ftruncate(state_fd, 0), 0);

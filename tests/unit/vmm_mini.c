@@ -1,4 +1,4 @@
-#include "vmm_ring3.h"
+#include "vmm_mini.h"
 #include "base/cleanup.h"
 #include "vmm/acpi.h"
 #include "vmm/layout.h"
@@ -8,26 +8,24 @@
 /* Where things are. */
 enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x5000, IDT = 0x6000, TSS = 0x7000, STACK = 0x30000 };
 
-#define TEXT(x) TEXT_(x)
-#define TEXT_(x) #x
-
 /* r8: the data, r9: the first device's page. */
 __asm__(".pushsection .rodata\n"
-	".globl ring3_begin, ring3_handler, ring3_count, ring3_accesses, ring3_dirties, ring3_serial, ring3_off, ring3_faults, ring3_end\n"
-	"ring3_begin:\n"
-	"ring3_handler:\n"
+	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_end\n"
+	"mini_begin:\n"
+	"mini_handler:\n"
 	"	lock incq 8(%r8)\n"
 	"	iretq\n"
 	"say:\n"
 	"	mov $0x510, %dx\n"
 	"	out %al, %dx\n"
+	"mini_quiet:\n"
 	"1:	lock incq (%r8)\n"
 	"	pause\n"
 	"	jmp 1b\n"
-	"ring3_count:\n"
+	"mini_count:\n"
 	"	mov $'c', %al\n"
 	"	jmp say\n"
-	"ring3_accesses:\n"
+	"mini_accesses:\n"
 	"	mov $0x520, %dx\n"
 	"	in %dx, %eax\n"
 	"	mov %eax, 16(%r8)\n"
@@ -41,12 +39,12 @@ __asm__(".pushsection .rodata\n"
 	"	mov %eax, 0x50(%r9)\n"
 	"	mov $'a', %al\n"
 	"	jmp say\n"
-	"ring3_dirties:\n"
+	"mini_dirties:\n"
 	"	movb $1, 0x40000\n"
 	"	movb $1, 0x42000\n"
 	"	mov $'d', %al\n"
 	"	jmp say\n"
-	"ring3_serial:\n"
+	"mini_serial:\n"
 	"	mov $0x3f8, %dx\n"
 	"	mov $'m', %al\n	out %al, %dx\n"
 	"	mov $'i', %al\n	out %al, %dx\n"
@@ -55,28 +53,29 @@ __asm__(".pushsection .rodata\n"
 	"	mov $10, %al\n	out %al, %dx\n"
 	"	mov $'s', %al\n"
 	"	jmp say\n"
-	"ring3_off:\n"
+	"mini_off:\n"
 	"	mov $0x600, %dx\n"
 	"	mov $0x34, %al\n"
 	"	out %al, %dx\n"
 	"	jmp say\n"
-	"ring3_faults:\n"
+	"mini_faults:\n"
 	"	ud2\n"
-	"ring3_end:\n"
+	"mini_end:\n"
 	".popsection\n");
-extern const char ring3_begin[], ring3_handler[], ring3_count[], ring3_accesses[], ring3_dirties[], ring3_serial[], ring3_off[], ring3_faults[], ring3_end[];
+extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_end[];
 
 static const char *const programs[] = {
-	[RING3_COUNT] = ring3_count,
-	[RING3_ACCESSES] = ring3_accesses,
-	[RING3_DIRTIES] = ring3_dirties,
-	[RING3_SERIAL] = ring3_serial,
-	[RING3_OFF] = ring3_off,
-	[RING3_FAULTS] = ring3_faults,
+	[MINI_COUNT] = mini_count,
+	[MINI_QUIET] = mini_quiet,
+	[MINI_ACCESSES] = mini_accesses,
+	[MINI_DIRTIES] = mini_dirties,
+	[MINI_SERIAL] = mini_serial,
+	[MINI_OFF] = mini_off,
+	[MINI_FAULTS] = mini_faults,
 };
 
-_Static_assert(ACPI_POWER_OFF == 0x34 && LAYOUT_PORT_POWER == 0x600 && LAYOUT_PORT_SERIAL == 0x3f8 && RING3_PORT == 0x510 && RING3_PORT_IN == 0x520, "the programs know these");
-_Static_assert(offsetof(struct ring3_data, interrupts) == 8 && offsetof(struct ring3_data, port) == 16, "the programs know these");
+_Static_assert(ACPI_POWER_OFF == 0x34 && LAYOUT_PORT_POWER == 0x600 && LAYOUT_PORT_SERIAL == 0x3f8 && MINI_PORT == 0x510 && MINI_PORT_IN == 0x520, "the programs know these");
+_Static_assert(offsetof(struct mini_data, interrupts) == 8 && offsetof(struct mini_data, port) == 16, "the programs know these");
 
 static void put(const struct guest_memory *m, uint64_t address, uint64_t value)
 {
@@ -94,28 +93,30 @@ static void set_tables(const struct guest_memory *m)
 	put(m, PD_HIGH + ((LAYOUT_MMIO >> 21) & 511) * 8, LAYOUT_MMIO | LARGE | NOT_CACHED | PRESENT | WRITABLE | USER);
 }
 
-/* One interrupt, handled in ring 3 as well: no stack is changed. */
+/* One interrupt, for ring 0: no stack is changed. */
 static void set_descriptors(const struct guest_memory *m)
 {
-	uint64_t handler = RING3_CODE + (uint64_t)(ring3_handler - ring3_begin);
-	put(m, GDT + 8, 0x00affb000000ffff);  /* code, 64 bits, ring 3 */
-	put(m, GDT + 16, 0x00cff3000000ffff); /* data, ring 3 */
-	put(m, IDT + RING3_VECTOR * 16, (handler & 0xffff) | 0x0bull << 16 | 0xee00ull << 32 | (handler >> 16 & 0xffff) << 48);
-	put(m, IDT + RING3_VECTOR * 16 + 8, handler >> 32);
+	uint64_t handler = MINI_CODE + (uint64_t)(mini_handler - mini_begin);
+	put(m, GDT + 8, 0x00af9b000000ffff); /* code, 64 bits */
+	put(m, GDT + 16, 0x00cf93000000ffff); /* data */
+	put(m, GDT + 24, 0x00affb000000ffff); /* the same for ring 3 */
+	put(m, GDT + 32, 0x00cff3000000ffff);
+	put(m, IDT + MINI_VECTOR * 16, (handler & 0xffff) | 0x08ull << 16 | 0x8e00ull << 32 | (handler >> 16 & 0xffff) << 48);
+	put(m, IDT + MINI_VECTOR * 16 + 8, handler >> 32);
 }
 
-static int set_registers(int vcpu, enum ring3_program p)
+static int set_registers(int vcpu, enum mini_program p, unsigned ring)
 {
 	struct kvm_sregs s;
 	int r = kvm_ioctl(vcpu, KVM_GET_SREGS, &s);
 	if (r < 0)
 		return r;
-	s.cs = (struct kvm_segment){.limit = UINT32_MAX, .selector = 8 | 3, .type = 11, .present = 1, .dpl = 3, .s = 1, .l = 1, .g = 1};
-	s.ss = (struct kvm_segment){.limit = UINT32_MAX, .selector = 16 | 3, .type = 3, .present = 1, .dpl = 3, .db = 1, .s = 1, .g = 1};
+	s.cs = (struct kvm_segment){.limit = UINT32_MAX, .selector = (uint16_t)(ring ? 24 | ring : 8), .type = 11, .present = 1, .dpl = (uint8_t)ring, .s = 1, .l = 1, .g = 1};
+	s.ss = (struct kvm_segment){.limit = UINT32_MAX, .selector = (uint16_t)(ring ? 32 | ring : 16), .type = 3, .present = 1, .dpl = (uint8_t)ring, .db = 1, .s = 1, .g = 1};
 	s.ds = s.es = s.fs = s.gs = s.ss;
-	s.tr = (struct kvm_segment){.base = TSS, .limit = 0x67, .selector = 24, .type = 11, .present = 1};
+	s.tr = (struct kvm_segment){.base = TSS, .limit = 0x67, .selector = 40, .type = 11, .present = 1};
 	s.ldt = (struct kvm_segment){.unusable = 1};
-	s.gdt = (struct kvm_dtable){.base = GDT, .limit = 39};
+	s.gdt = (struct kvm_dtable){.base = GDT, .limit = 55};
 	s.idt = (struct kvm_dtable){.base = IDT, .limit = 0xfff};
 	s.cr0 = 0x80050033; /* PG AM WP NE ET MP PE */
 	s.cr3 = PML4;
@@ -123,11 +124,11 @@ static int set_registers(int vcpu, enum ring3_program p)
 	s.efer = 0x500;     /* long mode, active */
 	if ((r = kvm_ioctl(vcpu, KVM_SET_SREGS, &s)) < 0)
 		return r;
-	struct kvm_regs regs = {.rip = RING3_CODE + (uint64_t)(programs[p] - ring3_begin), .rsp = STACK, .rflags = 0x3202 /* IOPL 3, IF */, .r8 = RING3_DATA, .r9 = LAYOUT_MMIO};
+	struct kvm_regs regs = {.rip = MINI_CODE + (uint64_t)(programs[p] - mini_begin), .rsp = STACK, .rflags = 0x202 /* IF */, .r8 = MINI_DATA, .r9 = LAYOUT_MMIO};
 	return kvm_ioctl(vcpu, KVM_SET_REGS, &regs);
 }
 
-int ring3_set(const struct kvm *k, int vcpu, const struct guest_memory *m, enum ring3_program p)
+int mini_set(const struct kvm *k, int vcpu, const struct guest_memory *m, enum mini_program p, unsigned ring)
 {
 	struct {
 		uint32_t n, padding;
@@ -136,13 +137,13 @@ int ring3_set(const struct kvm *k, int vcpu, const struct guest_memory *m, enum 
 	int r = kvm_ioctl(k->system, KVM_GET_SUPPORTED_CPUID, &cpuid);
 	if (r < 0 || (r = kvm_ioctl(vcpu, KVM_SET_CPUID2, &cpuid)) < 0)
 		return r;
-	memcpy(memory_at(m, RING3_CODE, 4096), ring3_begin, (size_t)(ring3_end - ring3_begin));
+	memcpy(memory_at(m, MINI_CODE, 4096), mini_begin, (size_t)(mini_end - mini_begin));
 	set_tables(m);
 	set_descriptors(m);
-	return set_registers(vcpu, p);
+	return set_registers(vcpu, p, ring);
 }
 
-struct ring3_data *ring3_data(const struct guest_memory *m)
+struct mini_data *mini_data(const struct guest_memory *m)
 {
-	return memory_at(m, RING3_DATA, sizeof(struct ring3_data));
+	return memory_at(m, MINI_DATA, sizeof(struct mini_data));
 }
