@@ -30,6 +30,7 @@ static int check_capabilities(struct kvm *k, struct error *err)
 		{KVM_CAP_USER_MEMORY, "USER_MEMORY"},
 		{KVM_CAP_EXT_CPUID, "EXT_CPUID"},
 		{KVM_CAP_MP_STATE, "MP_STATE"},
+		{KVM_CAP_IRQ_ROUTING, "IRQ_ROUTING"},
 		{KVM_CAP_IRQFD, "IRQFD"},
 		{KVM_CAP_IOEVENTFD, "IOEVENTFD"},
 		{KVM_CAP_ADJUST_CLOCK, "ADJUST_CLOCK"},
@@ -56,6 +57,19 @@ static int reserve_pages(struct kvm *k, struct error *err)
 	return r < 0 ? error_errno(err, r, "reserving pages for KVM") : 0;
 }
 
+/* All lines go to the IOAPIC alone. By itself KVM sends the first 16 to its PICs as well, which are unmasked, have no vectors, and are nothing that a guest without them in its tables knows of. */
+static int route_lines(struct kvm *k, struct error *err)
+{
+	struct {
+		struct kvm_irq_routing head;
+		struct kvm_irq_routing_entry line[LAYOUT_GSI_END];
+	} routes = {.head.nr = LAYOUT_GSI_END};
+	for (uint32_t i = 0; i < LAYOUT_GSI_END; i++)
+		routes.line[i] = (struct kvm_irq_routing_entry){.gsi = i, .type = KVM_IRQ_ROUTING_IRQCHIP, .u.irqchip = {.irqchip = KVM_IRQCHIP_IOAPIC, .pin = i}};
+	int r = kvm_ioctl(k->vm, KVM_SET_GSI_ROUTING, &routes);
+	return r < 0 ? error_errno(err, r, "routing interrupts") : 0;
+}
+
 int kvm_init(struct kvm *k, int system, struct error *err)
 {
 	*k = (struct kvm){.system = system, .vm = -1};
@@ -78,6 +92,8 @@ int kvm_init(struct kvm *k, int system, struct error *err)
 	r = reserve_pages(k, err);
 	if (r == 0 && (r = kvm_ioctl(k->vm, KVM_CREATE_IRQCHIP, NULL)) < 0)
 		error_errno(err, r, "making the interrupt controller");
+	if (r >= 0)
+		r = route_lines(k, err);
 	if (r < 0)
 		kvm_done(k);
 	return r;

@@ -17,6 +17,7 @@ enum {
 	LAYOUT_GSI_EVENTS = 9,    /* ACPI's generic event device */
 	LAYOUT_GSI_FIRST = 10,    /* virtio device i has LAYOUT_GSI_FIRST + i % LAYOUT_GSI_COUNT: lines may be shared */
 	LAYOUT_GSI_COUNT = 14,    /* 10 to 23 */
+	LAYOUT_GSI_END = LAYOUT_GSI_FIRST + LAYOUT_GSI_COUNT,
 	LAYOUT_PORT_SERIAL = 0x3f8,
 	LAYOUT_PORT_POWER = 0x600, /* ACPI sleep control and status, reset: see acpi.h */
 };

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 enum vmm_exit { EXIT_OFF = 0, EXIT_RESET = 10, EXIT_PANIC = 11, EXIT_GAVE_UP = 12, EXIT_NO_START = 13, EXIT_TERMINATED = 128 + SIGTERM };
 
@@ -119,6 +120,8 @@ int main(int argc, char **argv)
 	struct error err = {0};
 	prctl(PR_SET_NAME, "cubicle-vmm");
 	set_signals();
+	/* Found at the first use, in a file: now, where there is one. */
+	tzset();
 	log_setup(process, 2, LOG_INFO);
 	int r = args_parse(argc, argv, &m.args, &err);
 	if (m.args.name[0])

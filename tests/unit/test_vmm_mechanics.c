@@ -1,0 +1,505 @@
+/* The monitor's machinery against a real KVM, with a guest of its own (vmm_mini.h). Skipped where there is no KVM, or one that does not run even that. */
+#include "unit.h"
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "vmm/layout.h"
+#include "vmm/machine.h"
+#include "vmm/probe.h"
+#include "vmm/state.h"
+#include "vmm_mini.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+enum { PATIENCE_MS = 20000 };
+
+static int kvm_fd;
+
+/* Processors with a bus of the test's. */
+struct world {
+	struct loop *loop;
+	struct kvm kvm;
+	struct guest_memory memory;
+	struct vcpus *vcpus;
+	_Atomic char said;        /* at MINI_PORT */
+	_Atomic unsigned quick, doorbells;
+	uint32_t written;         /* to LAYOUT_MMIO + 0x104 */
+	enum vcpu_end end;
+};
+
+static void on_port_read(void *arg, uint16_t port, void *to, unsigned n)
+{
+	static const uint32_t answer = 0xcafe1234;
+	memset(to, 0xff, n);
+	if (port == MINI_PORT_IN && n == sizeof(answer))
+		memcpy(to, &answer, n);
+}
+
+static enum vcpu_end on_port_write(void *arg, uint16_t port, const void *from, unsigned n)
+{
+	struct world *w = arg;
+	if (port == MINI_PORT)
+		w->said = *(const char *)from;
+	return port == LAYOUT_PORT_POWER ? VCPU_OFF : VCPU_GOES_ON;
+}
+
+static bool on_quick(void *arg, uint64_t address, bool write, void *data, unsigned n)
+{
+	static const uint32_t answer = 7;
+	struct world *w = arg;
+	if (address == LAYOUT_MMIO + 0x50)
+		w->doorbells++;
+	if (address != LAYOUT_MMIO + 0x60 || write)
+		return false;
+	w->quick++;
+	memcpy(data, &answer, n);
+	return true;
+}
+
+static void on_slow(void *arg, uint64_t address, bool write, void *data, unsigned n)
+{
+	static const uint32_t answer = 0xfeedbeef;
+	struct world *w = arg;
+	if (write && address == LAYOUT_MMIO + 0x104)
+		memcpy(&w->written, data, n);
+	if (!write)
+		memcpy(data, &answer, n);
+}
+
+static void on_ended(void *arg, enum vcpu_end why, const char *what)
+{
+	struct world *w = arg;
+	w->end = why;
+}
+
+static const struct vcpu_bus bus = {.port_read = on_port_read, .port_write = on_port_write, .quick = on_quick, .memory = on_slow, .ended = on_ended};
+
+static void begin_in(struct world *w, enum mini_program p, unsigned ring, bool log_dirty)
+{
+	struct error err = {0};
+	*w = (struct world){.loop = loop_new()};
+	assert_non_null(w->loop);
+	assert_int_equal(kvm_init(&w->kvm, kvm_fd, &err), 0);
+	assert_int_equal(memory_map(&w->memory, MINI_MEMORY, -1, 0, &err), 0);
+	assert_int_equal(kvm_set_memory(&w->kvm, &w->memory, log_dirty, &err), 0);
+	w->vcpus = vcpus_new(w->loop, &w->kvm, 1, &bus, w, &err);
+	assert_non_null(w->vcpus);
+	assert_int_equal(mini_set(&w->kvm, vcpus_fd(w->vcpus, 0), &w->memory, p, ring), 0);
+	assert_int_equal(vcpus_start(w->vcpus, &err), 0);
+}
+
+static void begin(struct world *w, enum mini_program p, bool log_dirty)
+{
+	begin_in(w, p, 0, log_dirty);
+}
+
+static void end(struct world *w)
+{
+	vcpus_free(w->vcpus);
+	kvm_done(&w->kvm);
+	memory_unmap(&w->memory);
+	loop_free(w->loop);
+}
+
+/* Turns the loop until the expression is true; says which was not. */
+#define until(loop, expression)                                                                              \
+	do {                                                                                                 \
+		int64_t last_ = clock_monotonic() + PATIENCE_MS * NS_PER_MS;                                 \
+		while (!(expression) && clock_monotonic() < last_)                                           \
+			loop_turn(loop, 5);                                                                  \
+		assert_true(expression);                                                                     \
+	} while (0)
+
+static uint64_t counter(const struct guest_memory *m)
+{
+	return __atomic_load_n(&mini_data(m)->counter, __ATOMIC_SEQ_CST);
+}
+
+static void test_accesses(void **state)
+{
+	struct world w;
+	begin(&w, MINI_ACCESSES, false);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.said == 'a');
+	const struct mini_data *d = mini_data(&w.memory);
+	assert_int_equal(d->port, 0xcafe1234);
+	assert_int_equal(d->quick, 7);
+	assert_int_equal(w.quick, 1);
+	assert_int_equal(d->slow, 0xfeedbeef);
+	assert_int_equal(w.written, 0x11223344);
+	assert_int_equal(w.doorbells, 1); /* nobody has taken that from the bus */
+	end(&w);
+}
+
+static void test_doorbell(void **state)
+{
+	struct error err = {0};
+	struct world w;
+	uint64_t n = 0;
+	int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	begin(&w, MINI_ACCESSES, false);
+	assert_int_equal(kvm_doorbell(&w.kvm, LAYOUT_MMIO + 0x50, bell, &err), 0);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.said == 'a');
+	assert_int_equal(read(bell, &n, sizeof(n)), sizeof(n));
+	assert_int_equal(n, 1);
+	assert_int_equal(w.doorbells, 0);
+	end(&w);
+	close(bell);
+}
+
+/* The I/O APIC's line to the vector, edge; the local APIC on. */
+static void open_line(struct world *w, unsigned gsi)
+{
+	struct kvm_irqchip chip = {.chip_id = KVM_IRQCHIP_IOAPIC};
+	struct kvm_lapic_state lapic;
+	assert_int_equal(kvm_ioctl(w->kvm.vm, KVM_GET_IRQCHIP, &chip), 0);
+	chip.chip.ioapic.redirtbl[gsi].bits = MINI_VECTOR;
+	assert_int_equal(kvm_ioctl(w->kvm.vm, KVM_SET_IRQCHIP, &chip), 0);
+	assert_int_equal(kvm_ioctl(vcpus_fd(w->vcpus, 0), KVM_GET_LAPIC, &lapic), 0);
+	const uint32_t spurious = 0x1ff;
+	memcpy(lapic.regs + 0xf0, &spurious, sizeof(spurious));
+	assert_int_equal(kvm_ioctl(vcpus_fd(w->vcpus, 0), KVM_SET_LAPIC, &lapic), 0);
+}
+
+static void test_line(void **state)
+{
+	struct error err = {0};
+	struct world w;
+	uint64_t one = 1;
+	int line = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	begin(&w, MINI_COUNT, false);
+	open_line(&w, LAYOUT_GSI_FIRST);
+	assert_int_equal(kvm_line(&w.kvm, LAYOUT_GSI_FIRST, line, &err), 0);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.said == 'c');
+	assert_int_equal(mini_data(&w.memory)->interrupts, 0);
+	assert_int_equal(write(line, &one, sizeof(one)), sizeof(one));
+	until(w.loop, mini_data(&w.memory)->interrupts == 1);
+	uint64_t before = counter(&w.memory);
+	until(w.loop, counter(&w.memory) > before);
+	end(&w);
+	close(line);
+}
+
+static void test_dirty(void **state)
+{
+	struct world w;
+	uint64_t bits[MINI_MEMORY / 4096 / 64];
+	const unsigned page = MINI_DIRTY / 4096;
+	begin(&w, MINI_DIRTIES, true);
+	assert_int_equal(kvm_dirty(&w.kvm, &w.memory, 0, bits), 0);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.said == 'd');
+	vcpus_stop(w.vcpus);
+	assert_int_equal(kvm_dirty(&w.kvm, &w.memory, 0, bits), 0);
+	assert_int_equal(bits[page / 64] >> (page % 64) & 7, 5);
+	assert_int_equal(kvm_dirty(&w.kvm, &w.memory, 0, bits), 0);
+	assert_int_equal(bits[page / 64] >> (page % 64) & 7, 0);
+	assert_int_equal(kvm_dirty(&w.kvm, &w.memory, 1, bits), -EINVAL);
+	end(&w);
+}
+
+static void stop_and_go(unsigned ring)
+{
+	struct world w;
+	begin_in(&w, MINI_QUIET, ring, false);
+	assert_int_equal(counter(&w.memory), 0);
+	for (unsigned i = 0; i < 20; i++) {
+		uint64_t before = counter(&w.memory);
+		vcpus_go(w.vcpus);
+		until(w.loop, counter(&w.memory) > before);
+		vcpus_stop(w.vcpus);
+		before = counter(&w.memory);
+		loop_turn(w.loop, 5);
+		assert_int_equal(counter(&w.memory), before);
+	}
+	end(&w);
+}
+
+static void test_stop(void **state)
+{
+	stop_and_go(0);
+	stop_and_go(3);
+}
+
+/* A processor that waits for the loop is answered by whoever stops it. */
+static void test_stop_while_asking(void **state)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		struct world w;
+		begin(&w, MINI_ACCESSES, false);
+		vcpus_go(w.vcpus);
+		vcpus_stop(w.vcpus);
+		vcpus_go(w.vcpus);
+		until(w.loop, w.said == 'a');
+		assert_int_equal(w.written, 0x11223344);
+		assert_int_equal(mini_data(&w.memory)->slow, 0xfeedbeef);
+		end(&w);
+	}
+}
+
+static void test_ends(void **state)
+{
+	struct world w;
+	begin(&w, MINI_OFF, false);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.end == VCPU_OFF);
+	vcpus_stop(w.vcpus);
+	vcpus_go(w.vcpus); /* it has ended for good */
+	vcpus_stop(w.vcpus);
+	assert_int_equal(w.said, 0);
+	end(&w);
+
+	begin(&w, MINI_FAULTS, false);
+	vcpus_go(w.vcpus);
+	until(w.loop, w.end != VCPU_GOES_ON);
+	assert_true(w.end == VCPU_RESET || w.end == VCPU_FAILED); /* a KVM that interprets may give up instead */
+	end(&w);
+}
+
+/* Whole machines. */
+
+struct whole {
+	struct loop *loop;
+	struct machine *machine;
+	int console;
+	enum vcpu_end end;
+};
+
+static void on_machine_ended(void *arg, enum vcpu_end why, bool panicked, const char *what)
+{
+	struct whole *w = arg;
+	w->end = why;
+}
+
+static void make(struct whole *w, int memory_file)
+{
+	struct error err = {0};
+	*w = (struct whole){.loop = loop_new(), .console = memfd_create("console", MFD_CLOEXEC)};
+	struct machine_config c = {.vcpus = 1, .memory = MINI_MEMORY, .kvm = kvm_fd, .memory_file = memory_file, .console = dup(w->console), .control = -1, .net.tap = -1,
+		.disk = {{.file = memfd_create("disk", MFD_CLOEXEC)}}, .n_disks = 1, .ended = on_machine_ended, .arg = w};
+	assert_int_equal(ftruncate(c.disk[0].file, 1 << 20), 0);
+	w->machine = machine_new(w->loop, &c, &err);
+	if (!w->machine)
+		print_error("%s\n", err.message);
+	assert_non_null(w->machine);
+	assert_int_equal(c.console, -1);
+	assert_int_equal(c.disk[0].file, -1);
+}
+
+static void unmake(struct whole *w)
+{
+	machine_free(w->machine);
+	loop_free(w->loop);
+	close(w->console);
+}
+
+static void start(struct whole *w, enum mini_program p, unsigned ring)
+{
+	struct error err = {0};
+	make(w, -1);
+	assert_int_equal(mini_set(&w->machine->kvm, vcpus_fd(w->machine->vcpus, 0), &w->machine->memory, p, ring), 0);
+	assert_int_equal(machine_start(w->machine, &err), 0);
+	machine_resume(w->machine);
+}
+
+static void restore(struct whole *w, int state, int memory)
+{
+	struct error err = {0};
+	make(w, memory);
+	if (state_restore(w->machine, state, memory, &err) < 0)
+		fail_msg("%s", err.message);
+	assert_int_equal(machine_start(w->machine, &err), 0);
+}
+
+static void save(struct whole *w, int *state, int *memory)
+{
+	struct error err = {0};
+	*state = memfd_create("state", MFD_CLOEXEC);
+	*memory = memfd_create("memory", MFD_CLOEXEC);
+	assert_int_equal(state_save(w->machine, *state, *memory, &err), 0);
+}
+
+static void test_machine(void **state)
+{
+	struct whole w;
+	char text[16] = "";
+	start(&w, MINI_SERIAL, 0);
+	until(w.loop, counter(&w.machine->memory) > 0);
+	machine_pause(w.machine);
+	assert_int_equal(pread(w.console, text, sizeof(text) - 1, 0), 5);
+	assert_string_equal(text, "mini\n");
+	unmake(&w);
+
+	start(&w, MINI_OFF, 0);
+	until(w.loop, w.end == VCPU_OFF);
+	machine_resume(w.machine); /* does nothing */
+	assert_false(w.machine->running);
+	unmake(&w);
+
+	/* A device's register, by way of the loop: the magic word is not there, it is beyond the registers that the program reads; it gets an answer nevertheless. */
+	start(&w, MINI_ACCESSES, 0);
+	until(w.loop, counter(&w.machine->memory) > 0);
+	assert_int_equal(mini_data(&w.machine->memory)->port, UINT32_MAX);
+	assert_int_equal(mini_data(&w.machine->memory)->quick, 0);
+	unmake(&w);
+}
+
+static void save_and_restore(unsigned ring)
+{
+	struct whole w, copy[2];
+	struct error err = {0};
+	int state_fd, memory_fd;
+	start(&w, MINI_QUIET, ring);
+	until(w.loop, counter(&w.machine->memory) > 1000);
+	assert_int_equal(state_save(w.machine, -1, -1, &err), -EBUSY);
+	machine_pause(w.machine);
+	uint64_t at = counter(&w.machine->memory), in_file = 0;
+	save(&w, &state_fd, &memory_fd);
+
+	/* Holes where there was nothing. */
+	struct stat st;
+	assert_int_equal(fstat(memory_fd, &st), 0);
+	assert_int_equal(st.st_size, MINI_MEMORY);
+	assert_in_range(st.st_blocks * 512, 4096, 64 * 4096);
+
+	/* The original goes on, and so do two copies, each with a memory of its own. */
+	machine_resume(w.machine);
+	until(w.loop, counter(&w.machine->memory) > at);
+	for (size_t i = 0; i < 2; i++) {
+		restore(&copy[i], state_fd, memory_fd);
+		assert_int_equal(counter(&copy[i].machine->memory), at);
+	}
+	machine_resume(copy[0].machine);
+	until(copy[0].loop, counter(&copy[0].machine->memory) > at);
+	assert_int_equal(counter(&copy[1].machine->memory), at);
+	machine_resume(copy[1].machine);
+	until(copy[1].loop, counter(&copy[1].machine->memory) > at);
+	assert_int_equal(pread(memory_fd, &in_file, sizeof(in_file), MINI_DATA), sizeof(in_file));
+	assert_int_equal(in_file, at);
+
+	/* A copy of a copy. */
+	machine_pause(copy[0].machine);
+	at = counter(&copy[0].machine->memory);
+	int state2, memory2;
+	save(&copy[0], &state2, &memory2);
+	unmake(&copy[1]);
+	restore(&copy[1], state2, memory2);
+	machine_resume(copy[1].machine);
+	until(copy[1].loop, counter(&copy[1].machine->memory) > at);
+
+	unmake(&w);
+	unmake(&copy[0]);
+	unmake(&copy[1]);
+	close(state_fd);
+	close(memory_fd);
+	close(state2);
+	close(memory2);
+}
+
+static void test_saved(void **state)
+{
+	save_and_restore(0);
+	save_and_restore(3);
+}
+
+static void refused(int state, int memory, const char *why)
+{
+	struct whole w;
+	struct error err = {0};
+	make(&w, -1);
+	assert_true(state_restore(w.machine, state, memory, &err) < 0);
+	if (!strstr(err.message, why))
+		fail_msg("'%s' says nothing of '%s'", err.message, why);
+	unmake(&w);
+}
+
+static void test_refused(void **state)
+{
+	struct whole w;
+	int state_fd, memory_fd;
+	struct stat st;
+	char byte;
+	start(&w, MINI_COUNT, 0);
+	until(w.loop, counter(&w.machine->memory) > 0);
+	machine_pause(w.machine);
+	save(&w, &state_fd, &memory_fd);
+	unmake(&w);
+
+	assert_int_equal(fstat(state_fd, &st), 0);
+	for (off_t at = 64; at < st.st_size; at += st.st_size / 7) {
+		assert_int_equal(pread(state_fd, &byte, 1, at), 1);
+		byte ^= 0x10;
+		assert_int_equal(pwrite(state_fd, &byte, 1, at), 1);
+		refused(state_fd, memory_fd, "damaged");
+		byte ^= 0x10;
+		assert_int_equal(pwrite(state_fd, &byte, 1, at), 1);
+	}
+	assert_int_equal(pwrite(state_fd, "\x09", 1, 8), 1);
+	refused(state_fd, memory_fd, "version 9");
+	assert_int_equal(pwrite(state_fd, "\x01", 1, 8), 1);
+	assert_int_equal(ftruncate(memory_fd, MINI_MEMORY - 4096), 0);
+	refused(state_fd, memory_fd, "cut or lengthened");
+	assert_int_equal(ftruncate(memory_fd, MINI_MEMORY), 0);
+	assert_int_equal(ftruncate(state_fd, st.st_size - 1), 0);
+	refused(state_fd, memory_fd, "cut or lengthened");
+	assert_int_equal(ftruncate(state_fd, 0), 0);
+	refused(state_fd, memory_fd, "never finished");
+	assert_int_equal(ftruncate(state_fd, 4096), 0);
+	refused(state_fd, memory_fd, "never finished");
+	close(state_fd);
+	close(memory_fd);
+}
+
+static void test_probe(void **state)
+{
+	char reason[VMM_PROBE_REASON] = "";
+	enum vmm_probe p = vmm_probe(kvm_fd, reason);
+	print_message("%s\n", reason);
+	assert_true(p == VMM_PROBE_HARDWARE || p == VMM_PROBE_INTERPRETED);
+	assert_true(reason[0] != '\0');
+	int other = open("/dev/null", O_RDWR | O_CLOEXEC);
+	assert_int_equal(vmm_probe(other, reason), VMM_PROBE_NONE);
+	assert_int_equal(vmm_probe(-1, reason), VMM_PROBE_NONE);
+	close(other);
+}
+
+/* Does this KVM run the smallest of the guests? */
+static const char *try_kvm(void)
+{
+	static char reason[VMM_PROBE_REASON];
+	kvm_fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	if (kvm_fd < 0) {
+		snprintf(reason, sizeof(reason), "/dev/kvm: %s", strerror(errno));
+		return reason;
+	}
+	return vmm_probe(kvm_fd, reason) == VMM_PROBE_NONE ? reason : NULL;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_probe),
+		cmocka_unit_test(test_accesses),
+		cmocka_unit_test(test_doorbell),
+		cmocka_unit_test(test_line),
+		cmocka_unit_test(test_dirty),
+		cmocka_unit_test(test_stop),
+		cmocka_unit_test(test_stop_while_asking),
+		cmocka_unit_test(test_ends),
+		cmocka_unit_test(test_machine),
+		cmocka_unit_test(test_saved),
+		cmocka_unit_test(test_refused),
+	};
+	const char *missing = try_kvm();
+	if (missing) {
+		fprintf(stderr, "SKIPPED: nothing of the microVM monitor is tested against a KVM here: %s\n", missing);
+		return 77;
+	}
+	return cmocka_run_group_tests_name("vmm mechanics", tests, NULL, NULL);
+}
