@@ -72,24 +72,37 @@ static void ask(int fd, enum msg_id type, const void *m)
 	receive(fd, &any);
 }
 
-/* A request through the passing on of connections. */
+/* A request through the passing on of connections: true when the answer holds the text. */
+static bool get_quietly(uint16_t port, const char *path, const char *text, char answer[4096])
+{
+	unsigned char asked[2] = {(unsigned char)port, (unsigned char)(port >> 8)}, byte = 255;
+	cleanup_fd int fd = connect_to(SOCK_STREAM, 2);
+	size_t n = 0;
+	if (send(fd, asked, 2, 0) == 2 && recv(fd, &byte, 1, 0) == 1 && !byte) {
+		dprintf(fd, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
+		for (ssize_t r; n < 4095 && (r = recv(fd, answer + n, 4095 - n, 0)) > 0;)
+			n += (size_t)r;
+	} else {
+		n = (size_t)snprintf(answer, 4096, "refused with %u", byte);
+	}
+	answer[n] = '\0';
+	return strstr(answer, text);
+}
+
 static void get(uint16_t port, const char *path)
 {
-	char text[4096];
-	unsigned char asked[2] = {(unsigned char)port, (unsigned char)(port >> 8)}, answer = 255;
-	cleanup_fd int fd = connect_to(SOCK_STREAM, 2);
-	if (send(fd, asked, 2, 0) != 2 || recv(fd, &answer, 1, 0) != 1)
-		say("port %u: %s", port, strerror(errno));
-	say("port %u is answered with %u", port, answer);
-	if (answer)
-		return;
-	dprintf(fd, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path);
-	size_t n = 0;
-	for (ssize_t r; n < sizeof(text) - 1 && (r = recv(fd, text + n, sizeof(text) - 1 - n, 0)) > 0;)
-		n += (size_t)r;
-	text[n] = '\0';
-	const char *body = strstr(text, "\r\n\r\n");
-	say("GET %s: %.12s, %s", path, text, body && body[4] ? body + 4 : "no body");
+	char answer[4096];
+	get_quietly(port, path, "", answer);
+	const char *body = strstr(answer, "\r\n\r\n");
+	say("port %u, GET %s: %.15s%s%s", port, path, answer, body && body[4] ? ", " : "", body ? body + 4 : "");
+}
+
+/* Until the service has written it. */
+static void await_output(const char *text)
+{
+	char answer[4096];
+	for (int i = 0; i < 120 && !get_quietly(49983, "/services", text, answer); i++)
+		sleep(1);
 }
 
 static struct buf services_of(const char *script)
@@ -147,7 +160,7 @@ static int greet(void)
 
 static _Noreturn void play_node(void)
 {
-	static const char script[] = "exec >/dev/console 2>&1; cat /look; . /look; echo look: done; sleep 1000";
+	static const char script[] = ". /look >/dev/console 2>&1; echo looked; sleep 1000";
 	/* A node that goes before it has claimed. */
 	close(greet());
 	int fd = greet();
@@ -155,7 +168,7 @@ static _Noreturn void play_node(void)
 	get(49983, "/health");
 	get(49983, "/metrics");
 	get(1, "/");
-	sleep(15); /* the service looks around */
+	await_output("looked");
 	ask(fd, MSG_ID_sync, &(struct msg_sync){0});
 	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = true});
 	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = false});
