@@ -94,7 +94,7 @@ static void get(uint16_t port, const char *path)
 	char answer[4096];
 	get_quietly(port, path, "", answer);
 	const char *body = strstr(answer, "\r\n\r\n");
-	say("port %u, GET %s: %.15s%s%s", port, path, answer, body && body[4] ? ", " : "", body ? body + 4 : "");
+	say("port %u, GET %s: %.16s%s%s", port, path, answer, body && body[4] ? ", " : "", body ? body + 4 : "");
 }
 
 /* Until the service has written it. */
