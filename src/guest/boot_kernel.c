@@ -13,7 +13,7 @@
 #define CGROUPS "/sys/fs/cgroup"
 
 enum {
-	AGENT_MB = 32,   /* what commands leave to this process and its helpers, on a machine that is not small */
+	AGENT_MB = 32,   /* what is set aside for this process and its helpers, on a machine that is not small */
 	AGENT_PART = 8,  /* ... on a small one: this part */
 	AGENT_PIDS = 256,
 	FILES_MAX = 1048576,
@@ -107,15 +107,25 @@ static int open_group(int top, const char *name, struct error *err)
 	return fd < 0 ? error_errno(err, -errno, "cgroup %s", name) : fd;
 }
 
-/* Neither a full memory nor a fork bomb in work takes what the agent needs. */
+/* What programs can have now: the kernel's own is not among it. */
+static uint64_t available_memory(uint64_t total)
+{
+	static const char name[] = "MemAvailable:";
+	cleanup_buf struct buf text = BUF_INIT;
+	const char *all = file_read(AT_FDCWD, "/proc/meminfo", 65536, &text) == 0 ? buf_cstr(&text) : NULL;
+	const char *at = all ? strstr(all, name) : NULL;
+	return at ? strtoull(at + sizeof(name) - 1, NULL, 10) << 10 : total;
+}
+
+/* Neither a full memory nor a fork bomb in work takes what the agent needs. The limit is met before the machine's memory is full: then only those in work are looked at, and wait. */
 static int limit(int agent, int work, struct error *err)
 {
 	struct sysinfo info;
 	if (sysinfo(&info) < 0)
 		return error_errno(err, -errno, "memory");
-	uint64_t memory = (uint64_t)info.totalram * info.mem_unit, pids = processes_max();
+	uint64_t memory = (uint64_t)info.totalram * info.mem_unit, available = available_memory(memory), pids = processes_max();
 	uint64_t reserve = MIN((uint64_t)AGENT_MB << 20, memory / AGENT_PART);
-	int r = set(work, "memory.max", memory - reserve, err);
+	int r = set(work, "memory.max", MIN(memory - reserve, available - MIN(reserve, available) / 2), err);
 	if (r == 0)
 		r = set(work, "pids.max", pids - MIN(AGENT_PIDS, pids / AGENT_PART), err);
 	return r == 0 ? set(agent, "memory.min", reserve, err) : r;

@@ -28,7 +28,8 @@ void boot_modules(void)
 		char path[300];
 		snprintf(path, sizeof(path), "/modules/%s", names[i]->d_name);
 		cleanup_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) < 0 && errno != EEXIST))
+		/* EEXIST: it is built in, or there. ENODEV: for a processor or device that is not. */
+		if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) < 0 && errno != EEXIST && errno != ENODEV))
 			log_warn("module %s: %s", names[i]->d_name, strerror(errno));
 		free(names[i]);
 	}

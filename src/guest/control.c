@@ -52,6 +52,7 @@ struct control {
 	/* Of a machine of its own; else NULL. */
 	struct machine_disk *disk;
 	struct chores *names; /* of later claims */
+	bool still; /* ... whose spawner would stand still, too, as soon as it is one */
 };
 
 static void fork_spawner(struct control *c)
@@ -83,6 +84,10 @@ static void on_retry(struct loop_timer *t, void *arg)
 	int64_t now = clock_boottime();
 	if (!c->spawner)
 		return;
+	if (c->still && c->disk) {
+		loop_timer_in(t, RETRY_INTERVAL);
+		return;
+	}
 	if (c->forked_at && now < c->forked_at + FORK_INTERVAL) {
 		loop_timer_at(t, c->forked_at + FORK_INTERVAL);
 		return;
@@ -318,6 +323,7 @@ static void on_message(struct chan *chan, struct chan_message *m, void *arg)
 		on_log_read(n, m);
 		break;
 	case MSG_ID_still:
+		n->control->still = m->body->still.on;
 		if (n->control->ops)
 			n->control->ops->still(m->body->still.on, n->control->ops_arg);
 		break;

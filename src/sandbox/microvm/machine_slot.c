@@ -149,7 +149,7 @@ static int arguments(struct host *h, struct slot *s, const struct slot_claim *c,
 	argument(m, "name=%.*s", STR_FMT(spec->id));
 	argument(m, "vcpus=%u", spec->cpu_count);
 	argument(m, "memory=%u", spec->memory_mb & ~1u);
-	argument(m, "cmdline=console=ttyS0 quiet panic=-1 reboot=k,a random.trust_cpu=on cubicle.layers=%zu cubicle.net=%s/%d,%s cubicle.mtu=%u cubicle.pids=%u", spec->n_layers,
+	argument(m, "cmdline=console=ttyS0 loglevel=7 panic=-1 reboot=k,a random.trust_cpu=on cubicle.layers=%zu cubicle.net=%s/%d,%s cubicle.mtu=%u cubicle.pids=%u", spec->n_layers,
 		dotted(MACHINE_ADDRESS, address), MACHINE_PREFIX, dotted(MACHINE_GATEWAY, gateway), network_mtu(h->network), spec->pids);
 	argument(m, "jail=%d", MONITOR_UID);
 	argument(m, "mac=%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
@@ -255,14 +255,15 @@ static int park(struct slot *s, const bool *cancelled, struct error *err)
 /* For the operator: the end of what its console says, hostile bytes. */
 static void log_console(const struct slot *s, struct str id)
 {
-	char tail[1500];
+	char tail[4096];
 	struct stat st;
 	const struct log_ids ids = {.sandbox = id};
 	if (s->console < 0 || fstat(s->console, &st) < 0)
 		return;
 	ssize_t n = pread(s->console, tail, sizeof(tail), MAX(st.st_size - (off_t)sizeof(tail), 0));
-	if (n > 0)
-		log_write(LOG_WARN, &ids, "its console, the last of it: %.*s", (int)n, tail);
+	struct str rest = str_n(tail, n > 0 ? (size_t)n : 0), line;
+	while (str_cut(rest, '\n', &line, &rest))
+		log_write(LOG_WARN, &ids, "its console: %.*s", STR_FMT(str_trim(line)));
 }
 
 int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, struct error *err)
