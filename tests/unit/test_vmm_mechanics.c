@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "io/chan.h"
+#include "vmm/admin.h"
 #include "vmm/layout.h"
 #include "vmm/machine.h"
 #include "vmm/probe.h"
@@ -13,7 +15,9 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 enum { PATIENCE_MS = 20000 };
 
@@ -456,6 +460,125 @@ static void test_refused(void **state)
 	close(memory_fd);
 }
 
+/* Node's side. */
+
+struct node {
+	struct chan *chan;
+	bool closed;
+	unsigned type; /* of the last answer */
+	uint64_t request;
+	struct msg_vm_state state;
+	char text[200];
+};
+
+static void on_answer(struct chan *c, struct chan_message *m, void *arg)
+{
+	struct node *n = arg;
+	n->type = m->header.type;
+	n->request = m->header.request;
+	if (n->type == MSG_ID_vm_state)
+		n->state = m->body->vm_state;
+	if (n->type == MSG_ID_error)
+		snprintf(n->text, sizeof(n->text), "%.*s", STR_FMT(m->body->error.message));
+}
+
+static void on_node_closed(struct chan *c, const struct error *err, void *arg)
+{
+	struct node *n = arg;
+	n->closed = true;
+	n->chan = NULL;
+}
+
+static const struct chan_ops node_ops = {.message = on_answer, .closed = on_node_closed};
+
+static void connect_node(struct node *n, struct loop *l, const struct sockaddr_un *at, socklen_t size)
+{
+	*n = (struct node){0};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(fd, (const struct sockaddr *)at, size), 0);
+	n->chan = chan_new(l, fd, MSG_FROM_VMM, 0, &node_ops, n);
+	assert_non_null(n->chan);
+}
+
+static unsigned ask(struct node *n, struct loop *l, enum msg_id type, const void *m, const int *fds, size_t n_fds)
+{
+	static uint64_t request;
+	n->type = 0;
+	assert_int_equal(chan_send(n->chan, type, m, ++request, fds, n_fds, NULL), 0);
+	until(l, n->type != 0);
+	assert_int_equal(n->request, request);
+	return n->type;
+}
+
+static void test_admin(void **state)
+{
+	struct whole w;
+	struct node node, newer;
+	struct error err = {0};
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	socklen_t size = sizeof(at);
+	const uint64_t nothing = 0;
+	int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(listening, (struct sockaddr *)&at, sizeof(at.sun_family)), 0);
+	assert_int_equal(listen(listening, 4), 0);
+	assert_int_equal(getsockname(listening, (struct sockaddr *)&at, &size), 0);
+	start(&w, MINI_QUIET, 0);
+	struct admin *admin = admin_new(w.loop, listening, w.machine, &err);
+	assert_non_null(admin);
+
+	connect_node(&node, w.loop, &at, size);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_status, &nothing, NULL, 0), MSG_ID_vm_state);
+	assert_true(node.state.running && !node.state.up && node.state.balloon == 0);
+	int fds[2] = {memfd_create("state", MFD_CLOEXEC), memfd_create("memory", MFD_CLOEXEC)};
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_save, &nothing, fds, 2), MSG_ID_error);
+	assert_string_equal(node.text, "the guest is running");
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_pause, &nothing, NULL, 0), MSG_ID_ok);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_pause, &nothing, NULL, 0), MSG_ID_ok); /* it is already */
+	uint64_t before = counter(&w.machine->memory);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_status, &nothing, NULL, 0), MSG_ID_vm_state);
+	assert_false(node.state.running);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_save, &nothing, fds, 2), MSG_ID_ok);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_save, &nothing, fds, 2), MSG_ID_error); /* they are not empty now */
+	assert_non_null(strstr(node.text, "empty regular files"));
+	assert_int_equal(counter(&w.machine->memory), before);
+
+	/* The newest wins, and finds things as the other left them. */
+	connect_node(&newer, w.loop, &at, size);
+	assert_int_equal(ask(&newer, w.loop, MSG_ID_vm_status, &nothing, NULL, 0), MSG_ID_vm_state);
+	assert_false(newer.state.running);
+	until(w.loop, node.closed);
+	assert_int_equal(ask(&newer, w.loop, MSG_ID_vm_resume, &nothing, NULL, 0), MSG_ID_ok);
+	until(w.loop, counter(&w.machine->memory) > before);
+	assert_int_equal(ask(&newer, w.loop, MSG_ID_vm_balloon, &(struct msg_vm_balloon){.pages = 10}, NULL, 0), MSG_ID_ok);
+	assert_int_equal(ask(&newer, w.loop, MSG_ID_vm_balloon, &(struct msg_vm_balloon){.pages = MINI_MEMORY}, NULL, 0), MSG_ID_error);
+
+	/* Without a guest that listens the connection just ends. */
+	int pair[2];
+	char byte;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	ask(&newer, w.loop, MSG_ID_vm_open, &(struct msg_vm_open){.port = UINT64_C(1) << 32}, &pair[1], 1);
+	assert_int_equal(newer.type, MSG_ID_error);
+	close(pair[1]);
+	assert_int_equal(recv(pair[0], &byte, 1, MSG_DONTWAIT), 0);
+	close(pair[0]);
+
+	/* One that breaks the rules loses its connection, and the guest goes on without one. */
+	assert_int_equal(chan_send(newer.chan, MSG_ID_ping, &nothing, 1, NULL, 0, NULL), 0);
+	until(w.loop, newer.closed);
+	before = counter(&w.machine->memory);
+	until(w.loop, counter(&w.machine->memory) > before);
+	connect_node(&node, w.loop, &at, size);
+	assert_int_equal(ask(&node, w.loop, MSG_ID_vm_status, &nothing, NULL, 0), MSG_ID_vm_state);
+	assert_true(node.state.running);
+
+	chan_free(node.chan);
+	admin_free(admin);
+	unmake(&w);
+	close(listening);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void test_probe(void **state)
 {
 	char reason[VMM_PROBE_REASON] = "";
@@ -495,6 +618,7 @@ int main(void)
 		cmocka_unit_test(test_machine),
 		cmocka_unit_test(test_saved),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_admin),
 	};
 	const char *missing = try_kvm();
 	if (missing) {
