@@ -5,9 +5,11 @@
 #include <assert.h>
 #include <linux/audit.h>
 #include <linux/if_tun.h>
+#include <linux/if_tun.h>
 #include <linux/kvm.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 
 /* What every thread needs: to wait for others, to have memory, to end. */
