@@ -575,6 +575,9 @@ static int base_of_snapshot(struct build *b, const struct snapshot_record *s, st
 	int r = t ? snapshot_layers(s, &layers, err) : error_errno(err, -ENOMEM, "base");
 	if (r == 0 && start_decode(&s->start, &start) < 0)
 		r = error_set(err, -EPROTO, 500, "the record of snapshot %s is damaged", s->id);
+	if (r == 0 && msg_has(&start, start, isolation) && str_is(start.isolation, "microvm"))
+		/* Its root may have written what it liked to the device: no file system for this machine's kernel to mount. */
+		r = error_set(err, -EOPNOTSUPP, 501, "snapshot %s is of a microVM: no template can be built on that yet", s->id);
 	if (r == 0) {
 		if (of)
 			*t = *of;

@@ -143,7 +143,7 @@ static int mount_erofs(const char *source, struct error *err)
 	return mount_new("erofs", options, ARRAY_SIZE(options), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, err);
 }
 
-/* The copy was made of a frozen file system: there is no journal to replay. */
+/* The copy was made of a frozen file system: there is no journal to replay. Never of a microVM's disk: this kernel has written it (docs/security.md). */
 static int mount_disk(const char *source, struct error *err)
 {
 	struct mount_option options[] = {{"source", source}, {"ro", NULL}, {"noload", NULL}};
