@@ -199,7 +199,7 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 
 /* Descriptors. */
 
-enum kind { ANY = 0, FILE_ = 1, BLOCK = 2, CHARACTER = 4, LISTENING = 8 };
+enum kind { ANY = 0, REGULAR = 1, BLOCK = 2, CHARACTER = 4, LISTENING = 8, TAP = 16 /* with CHARACTER */ };
 
 static bool is_listening(int fd)
 {
@@ -215,10 +215,12 @@ static int check(const char *name, int fd, unsigned kinds, struct error *err)
 		return 0;
 	if (fstat(fd, &st) < 0)
 		return error_errno(err, -EINVAL, "argument '%s=%d': %s", name, fd, strerror(errno));
-	unsigned is = S_ISREG(st.st_mode) ? FILE_ : S_ISBLK(st.st_mode) ? BLOCK : S_ISCHR(st.st_mode) ? CHARACTER : S_ISSOCK(st.st_mode) && is_listening(fd) ? LISTENING : 0;
+	unsigned is = S_ISREG(st.st_mode) ? REGULAR : S_ISBLK(st.st_mode) ? BLOCK : S_ISCHR(st.st_mode) ? CHARACTER : S_ISSOCK(st.st_mode) && is_listening(fd) ? LISTENING : 0;
 	if (kinds != ANY && !(kinds & is))
 		return error_set(err, -EINVAL, 500, "argument '%s=%d': that descriptor is of the wrong kind", name, fd);
 	int r = fd_set_cloexec(fd, true);
+	if (r == 0 && (kinds & (LISTENING | TAP)))
+		r = fd_set_nonblock(fd, true);
 	return r < 0 ? error_errno(err, r, "argument '%s=%d'", name, fd) : 0;
 }
 
@@ -229,12 +231,12 @@ int args_check_descriptors(const struct vmm_args *a, struct error *err)
 		const char *name;
 		int fd;
 		unsigned kinds;
-	} all[] = {{"kvm", m->kvm, CHARACTER}, {"kernel", a->kernel, FILE_}, {"initramfs", a->initramfs, FILE_}, {"state", a->state, FILE_}, {"memfile", a->memfile, FILE_},
-		{"console", m->console, ANY}, {"tap", m->net.tap, CHARACTER}, {"admin", a->admin, LISTENING}, {"control", m->control, LISTENING}};
+	} all[] = {{"kvm", m->kvm, CHARACTER}, {"kernel", a->kernel, REGULAR}, {"initramfs", a->initramfs, REGULAR}, {"state", a->state, REGULAR}, {"memfile", a->memfile, REGULAR},
+		{"console", m->console, ANY}, {"tap", m->net.tap, CHARACTER | TAP}, {"admin", a->admin, LISTENING}, {"control", m->control, LISTENING}};
 	int r = 0;
 	for (size_t i = 0; r == 0 && i < ARRAY_SIZE(all); i++)
 		r = check(all[i].name, all[i].fd, all[i].kinds, err);
 	for (size_t i = 0; r == 0 && i < m->n_disks; i++)
-		r = check("disk", m->disk[i].file, FILE_ | BLOCK, err);
+		r = check("disk", m->disk[i].file, REGULAR | BLOCK, err);
 	return r;
 }
