@@ -17,7 +17,7 @@ struct number {
 	bool given;
 };
 
-enum { A_VCPUS, A_MEMORY, A_MTU, A_JAIL, A_DIRTY, NUMBERS };
+enum { A_VCPUS, A_MEMORY, A_MTU, A_JAIL, NUMBERS };
 
 struct parse {
 	struct vmm_args *a;
@@ -180,7 +180,6 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 			[A_MEMORY] = {"memory", KERNEL_MEMORY_MIN >> 20, MACHINE_MEMORY_MAX_MB, 0, false},
 			[A_MTU] = {"mtu", 576, 65535, 1500, false},
 			[A_JAIL] = {"jail", UID_MIN, UINT32_MAX - 1, 0, false},
-			[A_DIRTY] = {"dirty", 0, 1, 0, false},
 		}};
 	int r = 0;
 	for (int i = 1; r == 0 && i < argc; i++)
@@ -191,7 +190,6 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 	ret->machine.memory = p.number[A_MEMORY].value << 20;
 	ret->machine.memory_file = ret->memfile;
 	ret->machine.net.mtu = (uint16_t)p.number[A_MTU].value;
-	ret->machine.log_dirty = p.number[A_DIRTY].value;
 	ret->jail = p.number[A_JAIL].given;
 	ret->uid = (uint32_t)p.number[A_JAIL].value;
 	return 0;
