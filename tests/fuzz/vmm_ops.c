@@ -35,7 +35,8 @@ static void access_register(struct ops_world *w, enum op op, struct str *input)
 
 static void store(struct ops_world *w, struct str *input)
 {
-	size_t at = take(input, 2), n = MIN(MIN(take(input, 1), input->n), OPS_MEMORY - at);
+	size_t at = take(input, 2), n = take(input, 1);
+	n = MIN(MIN(n, input->n), OPS_MEMORY - at);
 	if (n)
 		memcpy(driver_at(&w->driver, at, n), input->p, n);
 	*input = str_from(*input, n);
@@ -59,8 +60,11 @@ static void chain(struct ops_world *w, struct str *input)
 	driver_offer(&w->driver, queue, head);
 }
 
-static void start(struct ops_world *w, uint64_t features, unsigned size_bits)
+/* Features are named by what is left out, so that zeros accept all. */
+static void start(struct ops_world *w, struct str *input)
 {
+	uint64_t features = UINT64_MAX ^ (uint64_t)take(input, 4);
+	unsigned size_bits = take(input, 1);
 	driver_start(&w->driver, features & driver_offered(&w->driver), (uint16_t)(1 << (size_bits % 8)));
 }
 
@@ -79,6 +83,19 @@ static void save(struct ops_world *w, struct str *input)
 	hold(r == 0 || (r == -EINVAL && value));
 	if (d->ops->resume)
 		d->ops->resume(d);
+}
+
+/* Even: what is under way is waited for, so that the same input does the same. */
+static void turn(struct ops_world *w, uint32_t how)
+{
+	struct virtio_device *d = w->driver.device;
+	if (!(how & 1) && d->ops->quiesce) {
+		d->ops->quiesce(d);
+		if (d->ops->resume)
+			d->ops->resume(d);
+	}
+	if (w->loop)
+		loop_turn(w->loop, 0);
 }
 
 void ops_begin(struct ops_world *w)
@@ -105,11 +122,10 @@ void ops_run(struct ops_world *w, struct virtio_device *d, struct str input)
 			driver_notify(&w->driver, take(&input, 1) % (VIRTIO_QUEUES_MAX + 1));
 			break;
 		case TURN:
-			if (w->loop)
-				loop_turn(w->loop, 0);
+			turn(w, take(&input, 1));
 			break;
 		case START:
-			start(w, UINT64_MAX ^ (uint64_t)take(&input, 4), take(&input, 1));
+			start(w, &input);
 			break;
 		case CHAIN:
 			chain(w, &input);
@@ -125,7 +141,7 @@ void ops_run(struct ops_world *w, struct virtio_device *d, struct str input)
 
 void ops_again(struct ops_world *w)
 {
-	start(w, UINT64_MAX, 4);
+	driver_start(&w->driver, driver_offered(&w->driver), 16);
 }
 
 void ops_end(struct ops_world *w)

@@ -469,7 +469,7 @@ static void a_bucket_lets_through_its_rate(void **state)
 	assert_int_equal(bucket_wait(&fast, now), 0);
 }
 
-/* Ten operations a second and forty to do: it takes no less than what the burst leaves over, however slow the machine is. */
+/* 42 requests where 40 a second may be, after 40 at once: no less than a fortieth of a second, however slow the machine is; and each is answered. */
 static void limits_hold_requests_back_and_lose_none(void **state)
 {
 	struct world w = {0};
