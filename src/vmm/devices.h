@@ -38,9 +38,11 @@ struct vsock_config {
 	void *arg;
 };
 struct virtio_device *vsock_new(struct loop *l, const struct guest_memory *m, const struct vsock_config *c, struct error *err);
-/* Connects the socket (connected, stream; owned from here) to the port inside. When nobody listens there, or the guest is gone, the socket is closed. 0, or -EAGAIN when too many are open. */
+/* Connects the socket (connected, stream; owned from here) to the port inside. When nobody listens there, or the guest is gone, the socket is closed. 0, or -EAGAIN when too many are open, or
+ * -ENOMEM: then it is closed, too. */
 int vsock_connect(struct virtio_device *d, int socket, uint32_t port);
-/* After a restore, before the guest runs: connections that existed are dead for the guest (VIRTIO_VSOCK_EVENT_TRANSPORT_RESET), listeners inside live on. */
+/* After a restore, before the guest runs: connections that existed are dead for the guest (VIRTIO_VSOCK_EVENT_TRANSPORT_RESET), listeners inside live on. The
+ * guest counts as up. Connections from the host are made when it has heard of that; those that came before this call are among them. */
 void vsock_restored(struct virtio_device *d);
 
 #endif

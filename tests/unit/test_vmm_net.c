@@ -93,7 +93,7 @@ static void turns(struct world *w)
 /* A packet with its header, as it goes over the wire; what is in it follows from the seed. */
 static void make(char *p, size_t n, unsigned char seed)
 {
-	memset(p, 0, HEADER);
+	memset(p, 0, MIN(n, (size_t)HEADER));
 	for (size_t i = HEADER; i < n; i++)
 		p[i] = (char)(seed + i * 7);
 }

@@ -219,6 +219,17 @@ static void half_closes_go_both_ways(void **state)
 	assert_int_equal(send(second, "x", 1, MSG_NOSIGNAL), -1);
 	assert_int_equal(errno, EPIPE);
 	assert_int_equal(g->strays, 0);
+
+	/* The guest reads no more, but still writes. */
+	cleanup_fd int third = connect_host(g, 2);
+	c = opened(g, 3);
+	vsock_guest_say(g, c, VIRTIO_VSOCK_OP_SHUTDOWN, VIRTIO_VSOCK_SHUTDOWN_RCV);
+	assert_int_equal(send(third, "x", 1, MSG_NOSIGNAL), -1);
+	assert_int_equal(errno, EPIPE);
+	vsock_guest_send(g, c, "still", 5, 0);
+	expect_text(g, third, "still");
+	vsock_guest_until(g, c->shut == VIRTIO_VSOCK_SHUTDOWN_SEND);
+	assert_false(c->gone);
 }
 
 /* close(2) inside: bytes that are under way still arrive, then RST answers. */
@@ -604,7 +615,12 @@ static void a_flood_of_nonsense_is_taken_only_as_fast_as_answers_go(void **state
 		answered = i;
 	}
 	assert_in_range(answered, 256, 600);
+	/* Connections and answers take turns. */
+	write_host(fd, "in between");
+	vsock_guest_turn(g, 0);
 	vsock_guest_feed(g);
+	vsock_guest_until(g, c->received == 10);
+	assert_in_range(c->strays_before, 0, GUEST_QUEUE + 4);
 	vsock_guest_until(g, g->strays > answered - GUEST_QUEUE);
 	for (int i = 0; i < 20; i++)
 		vsock_guest_turn(g, 0);
@@ -620,7 +636,7 @@ static void a_flood_of_nonsense_is_taken_only_as_fast_as_answers_go(void **state
 	}
 	vsock_guest_feed(g);
 	write_host(fd, "alive");
-	vsock_guest_until(g, buf_len(&c->got) == 5);
+	vsock_guest_until(g, c->received == 15);
 }
 
 static void broken_packets_end_only_their_own_connection(void **state)

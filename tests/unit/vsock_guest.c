@@ -155,6 +155,8 @@ static struct guest_conn *find(struct vsock_guest *g, uint32_t host_port, uint32
 static void take_bytes(struct vsock_guest *g, struct guest_conn *c, const struct virtio_vsock_hdr *h, const char *data)
 {
 	must(c->open && !(c->shut & VIRTIO_VSOCK_SHUTDOWN_SEND));
+	if (!c->received)
+		c->strays_before = g->strays;
 	c->received += h->len;
 	must(c->received - c->taken <= g->alloc);
 	buf_add(&c->got, data, h->len);

@@ -23,6 +23,7 @@ struct guest_conn {
 	size_t message[64];            /* lengths of messages that are whole */
 	size_t message_start;
 	uint32_t last_flags;
+	unsigned strays_before;        /* the first byte: packets for no connection that came before it */
 	bool hold;                     /* nothing is taken from the host for now: the credit runs out */
 };
 
