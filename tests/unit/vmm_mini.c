@@ -10,7 +10,7 @@ enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x
 
 /* r8: the data, r9: the first device's page. */
 __asm__(".pushsection .rodata\n"
-	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_end\n"
+	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_wild, mini_end\n"
 	"mini_begin:\n"
 	"mini_handler:\n"
 	"	lock incq 8(%r8)\n"
@@ -60,9 +60,11 @@ __asm__(".pushsection .rodata\n"
 	"	jmp say\n"
 	"mini_faults:\n"
 	"	ud2\n"
+	"mini_wild:\n"
+	"	jmp *%r9\n"
 	"mini_end:\n"
 	".popsection\n");
-extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_end[];
+extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_wild[], mini_end[];
 
 static const char *const programs[] = {
 	[MINI_COUNT] = mini_count,
@@ -72,6 +74,7 @@ static const char *const programs[] = {
 	[MINI_SERIAL] = mini_serial,
 	[MINI_OFF] = mini_off,
 	[MINI_FAULTS] = mini_faults,
+	[MINI_WILD] = mini_wild,
 };
 
 _Static_assert(ACPI_POWER_OFF == 0x34 && LAYOUT_PORT_POWER == 0x600 && LAYOUT_PORT_SERIAL == 0x3f8 && MINI_PORT == 0x510 && MINI_PORT_IN == 0x520, "the programs know these");

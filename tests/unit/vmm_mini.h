@@ -34,6 +34,7 @@ enum mini_program {
 	MINI_SERIAL,   /* says "mini\n" on the serial port */
 	MINI_OFF,      /* turns itself off by the ACPI port */
 	MINI_FAULTS,   /* an exception without a handler: a triple fault */
+	MINI_WILD,     /* executes what is at a device's address */
 };
 
 /* Sets up memory and the processor, so that it begins with the program. 0 or -errno. */
