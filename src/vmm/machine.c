@@ -25,11 +25,11 @@ static struct virtio_device *device_at(struct machine *m, uint64_t address, uint
 	return m->device[at / LAYOUT_MMIO_STEP];
 }
 
-static void on_thread(void *arg)
+static void on_thread(void *arg, unsigned i)
 {
 	struct machine *m = arg;
 	if (m->thread_begins)
-		m->thread_begins(m->arg);
+		m->thread_begins(m->arg, i);
 }
 
 static void on_port_read(void *arg, uint16_t port, void *to, unsigned n)
