@@ -79,7 +79,7 @@ static int check(int image, uid_t id, struct error *err)
 	return r <= FSCK_FIXED ? 0 : error_set(err, -EUCLEAN, 500, "e2fsck cannot repair its disk (status %d)", r);
 }
 
-static int settle(int image, uid_t unprivileged, struct error *err)
+static int settle(int image, const uid_t *unprivileged, struct error *err)
 {
 	int r = saved_lock(image, err);
 	if (r < 0)
@@ -87,13 +87,13 @@ static int settle(int image, uid_t unprivileged, struct error *err)
 	int clean = is_clean(image);
 	if (clean < 0)
 		return error_errno(err, clean, "disk image");
-	r = clean ? 0 : check(image, unprivileged, err);
+	r = clean || !unprivileged ? 0 : check(image, *unprivileged, err);
 	if (r == 0 && fsync(image) < 0)
 		r = error_errno(err, -errno, "disk image");
 	return r;
 }
 
-int saved_keep(struct host *h, const char *name, const char *image, uid_t unprivileged, struct error *err)
+int saved_keep(struct host *h, const char *name, const char *image, const uid_t *unprivileged, struct error *err)
 {
 	struct stat st;
 	const char *to = saved_is_layer(image) ? name_in("images/", image) : name_of(image);

@@ -18,8 +18,8 @@ bool saved_is_layer(const char *image);
 /* Waits until no loop device has the image any more, and locks it for this open file. 0, or -EBUSY after 10 s. */
 int saved_lock(int image, struct error *err);
 /* The image of an ended sandbox, <dir>/disks/<name>, becomes <dir>/<image> ("saved/NAME" or "images/NAME"): unmounted, checked if it was not unmounted cleanly (by a process with the id
- * `unprivileged`, which nobody else has now), durable. 0, also when it stands there already. -EUCLEAN: e2fsck cannot repair it by itself. */
-int saved_keep(struct host *h, const char *name, const char *image, uid_t unprivileged, struct error *err);
+ * *unprivileged, which nobody else has now; NULL: not at all, it is a microVM's, whose kernel reads it again), durable. 0, also when it stands there already. -EUCLEAN: e2fsck cannot repair it by itself. */
+int saved_keep(struct host *h, const char *name, const char *image, const uid_t *unprivileged, struct error *err);
 /* Gives a saved image the name <dir>/disks/<name>, too, and opens it. The descriptor or -errno. */
 int saved_link(struct host *h, const char *image, const char *name, struct error *err);
 

@@ -460,7 +460,8 @@ int slot_save(struct host *h, struct slot *s, const char *image, struct error *e
 	if (saved_is_layer(image))
 		disk_trim(h, &s->disk);
 	disk_leave(&s->disk);
-	int r = saved_keep(h, s->disk.name, image, host_uid(h, s->number), err);
+	const uid_t uid = host_uid(h, s->number);
+	int r = saved_keep(h, s->disk.name, image, s->machine ? NULL : &uid, err);
 	if (r < 0)
 		return r;
 	s->disk.name[0] = '\0';
