@@ -52,7 +52,7 @@ bench: build
 	@build/venv/bin/python bench/templates build
 
 # The microVM monitor against this machine's KVM; and, where that is hardware's, microVMs beside namespaces.
-# CUBICLE_GUEST_KERNEL: as the option guest.kernel.
+# CUBICLE_GUEST_KERNEL: the option guest.kernel, where no kernel for guests is installed.
 bench-vm: build
 	@build/venv/bin/python bench/vm build
 

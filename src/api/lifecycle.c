@@ -157,9 +157,9 @@ static void image_made(const struct node_answer *a, void *arg)
 		await_image(r);
 		return;
 	}
-	cleanup_json json_t *spec = build_spec_of_image(w->image);
-	if (spec)
-		api_wait(r, build_start(r, &w->b, spec, false, NULL, image_started, &err), &err);
+	cleanup_build_args struct build_args args = {.spec = build_spec_of_image(w->image)};
+	if (args.spec)
+		api_wait(r, build_start(r, &w->b, &args, NULL, image_started, &err), &err);
 	else
 		api_failf(r, 503, "the server is out of memory");
 }

@@ -31,16 +31,17 @@ static int seal_spec(const json_t *spec, struct error *err)
 	return r < 0 ? error_errno(err, r, "the build's description") : steal_fd(&fd);
 }
 
-struct node_call *build_start(struct api_request *r, const struct template_build *b, const json_t *spec, bool force, const struct source *base, node_done_fn *done,
-	struct error *err)
+struct node_call *build_start(struct api_request *r, const struct template_build *b, const struct build_args *a, const struct source *base, node_done_fn *done, struct error *err)
 {
 	char from[2 * TEMPLATE_REFERENCE_MAX];
-	cleanup_fd int fd = seal_spec(spec, err);
+	cleanup_fd int fd = seal_spec(a->spec, err);
 	if (fd < 0)
 		return NULL;
-	struct msg_start_build m = {.team = r->team, .build = str_of(b->build), .force = force};
+	struct msg_start_build m = {.team = r->team, .build = str_of(b->build), .force = a->force};
 	msg_set(&m, start_build, template, str_of(b->template));
 	msg_set(&m, start_build, request, str_of(r->id));
+	if (a->isolation)
+		msg_set(&m, start_build, isolation, str_of(a->isolation));
 	if (base && base->snapshot) {
 		msg_set(&m, start_build, base, base->snapshot->id);
 	} else if (base) {
@@ -201,5 +202,5 @@ void handle_build_start(struct api_request *r)
 	if (build_args_parse(r->body, &args, &err) < 0)
 		api_fail(r, &err);
 	else if (find_base(r, &args, &base))
-		api_wait(r, build_start(r, b, args.spec, args.force, args.has_base ? &base : NULL, started, &err), &err);
+		api_wait(r, build_start(r, b, &args, args.has_base ? &base : NULL, started, &err), &err);
 }

@@ -14,9 +14,8 @@ struct template_build {
 /* "waiting", "building", "ready", "error" in Cube's words: PENDING, RUNNING, READY, FAILED. */
 struct str build_status_of_cube(struct str status);
 
-/* Asks the node to start a build. Its `base` (NULL = none) is what fromTemplate means. NULL with *err. */
-struct node_call *build_start(struct api_request *r, const struct template_build *b, const json_t *spec, bool force, const struct source *base, node_done_fn *done,
-	struct error *err);
+/* Asks the node to start a build of a->spec, as a->force and a->isolation say. `base` (NULL = none) is what fromTemplate means. NULL with *err. */
+struct node_call *build_start(struct api_request *r, const struct template_build *b, const struct build_args *a, const struct source *base, node_done_fn *done, struct error *err);
 
 /* Asks the node for a template and a build of it that waits; kind: "e2b", "cube" or "image". `source`, `reference` and `template` as in the message, empty = none. */
 struct node_call *template_make(struct api_request *r, const char *kind, const struct template_args *a, struct str reference, struct str template, struct str source,

@@ -51,7 +51,7 @@ static void made(const struct node_answer *a, void *arg)
 		return;
 	snprintf(w->b.template, sizeof(w->b.template), "%.*s", STR_FMT(a->body->build_made.template));
 	snprintf(w->b.build, sizeof(w->b.build), "%.*s", STR_FMT(a->body->build_made.build));
-	api_wait(r, build_start(r, &w->b, w->args.build.spec, w->args.build.force, NULL, started, &err), &err);
+	api_wait(r, build_start(r, &w->b, &w->args.build, NULL, started, &err), &err);
 }
 
 /* `old`: the template that is built again, or NULL. */

@@ -36,6 +36,7 @@ int template_args_parse(const json_t *body, const char *field, struct template_a
 struct build_args {
 	json_t *spec;
 	bool force, has_base;
+	const char *isolation; /* "auto", "namespace", "microvm"; NULL: as its base */
 	struct template_reference base; /* fromTemplate */
 };
 void build_args_done(struct build_args *a);

@@ -391,6 +391,18 @@ static int take_overrides(const json_t *body, json_t *spec, struct error *err)
 	return r < 0 ? r : take_probe(body, false, spec, err);
 }
 
+/* For the node, which has to know: not part of the specification. */
+static int take_isolation(const json_t *body, struct build_args *a, struct error *err)
+{
+	static const char *const known[] = {"auto", "namespace", "microvm"};
+	struct str given;
+	int r = field_str(body, "isolation", NULL, &given, err);
+	for (size_t i = 0; r > 0 && i < ARRAY_SIZE(known); i++)
+		if (str_is(given, known[i]))
+			a->isolation = known[i];
+	return r > 0 && !a->isolation ? error_set(err, -EINVAL, 400, "isolation must be \"auto\", \"namespace\" or \"microvm\"") : r;
+}
+
 /* The builder's own reading of it has the last word, while the client can still be told. */
 static int check_spec(const json_t *spec, struct error *err)
 {
@@ -429,6 +441,8 @@ int build_args_parse(const json_t *body, struct build_args *a, struct error *err
 		r = take_text(body, "readyCmd", a->spec, err);
 	if (r >= 0)
 		r = take_overrides(body, a->spec, err);
+	if (r >= 0)
+		r = take_isolation(body, a, err);
 	if (r >= 0)
 		r = field_bool(body, "force", NULL, &a->force, err);
 	return r < 0 ? r : check_spec(a->spec, err);
@@ -577,7 +591,7 @@ static int take_cube_registry(const json_t *body, json_t *spec, struct error *er
 }
 
 static const char *const cube_kept[] = {"image", "writableLayerSize", "exposedPorts", "probePort", "probePath", "cpu", "memory", "env", "command", "args", "dns",
-	"registryUsername"};
+	"registryUsername", "isolation"};
 
 /* What is remembered of a request: nothing secret, nothing that was not understood. */
 static int keep_source(const json_t *body, struct buf *to, struct error *err)
@@ -626,6 +640,8 @@ static int parse_cube(const json_t *body, struct cube_args *a, struct error *err
 		r = take_dns(body, err);
 	if (r >= 0)
 		r = take_probe(body, true, spec, err);
+	if (r >= 0)
+		r = take_isolation(body, &a->build, err);
 	if (r >= 0)
 		r = field_bool(body, "force", NULL, &a->build.force, err);
 	if (r < 0)

@@ -263,8 +263,11 @@ int build_run(struct build *b, json_t *body)
 	char path[160];
 	if (cli_flag(b->cli, "no-cache")->set)
 		json_object_set_new(body, "force", json_true());
+	const struct cli_value *isolation = cli_flag(b->cli, "isolation");
+	if (isolation->set && json_object_set_new(body, "isolation", json_string(isolation->text)) < 0)
+		error_set(&err, -EINVAL, 400, "--isolation is no UTF-8");
 	snprintf(path, sizeof(path), "/v2/templates/%s/builds/%s", b->template_id, b->build_id);
-	if (publish(b, &err) < 0 || client_call(b->client, "POST", path, body, NULL, NULL, &err) < 0)
+	if (err.code || publish(b, &err) < 0 || client_call(b->client, "POST", path, body, NULL, NULL, &err) < 0)
 		return cli_fail(b->cli, &err);
 	return cli_flag(b->cli, "no-wait")->set ? report(b, "building") : watch(b, &err);
 }

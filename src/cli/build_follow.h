@@ -40,7 +40,7 @@ int build_make(struct build *b, struct error *err);
 int build_upload(struct build *b, int fd, uint64_t size, const char *hash, struct error *err);
 
 /*
- * POST /v2/templates/{id}/builds/{build} with this body (`force` is added for --no-cache), then, but for --no-wait, its log until it ended, and the result: the
+ * POST /v2/templates/{id}/builds/{build} with this body (`force` and `isolation` are added for --no-cache and --isolation), then, but for --no-wait, its log until it ended, and the result: the
  * template's id on standard output, or one last object for --json. Returns the exit code and has said why when it is not EXIT_OK. SIGINT, SIGTERM and SIGHUP end the watching, not
  * the build: EXIT_INTERRUPTED.
  *

@@ -101,6 +101,7 @@ static const struct flag make_default_flags[] = {
 	{"cpu", 0, FLAG_NUMBER, "N", "Processors of each sandbox (default: the server's).", 1, 1024},         \
 	{"memory", 0, FLAG_NUMBER, "MIB", "Memory of each sandbox (default: the server's).", 1, 1 << 24},     \
 	{"disk", 0, FLAG_NUMBER, "MIB", "What each sandbox may write (default: the server's).", 1, 1 << 28},  \
+	{"isolation", 0, FLAG_TEXT, "KIND", "namespace, microvm, or auto: what the server is set to (default: what it is made on has it).", 0, 0}, \
 	{"public", 0, FLAG_SWITCH, NULL, "Let other teams use it.", 0, 0},                                   \
 	{"no-cache", 0, FLAG_SWITCH, NULL, "Take nothing that earlier builds have left.", 0, 0},             \
 	{"no-wait", 0, FLAG_SWITCH, NULL, "Return when the build has begun.", 0, 0}

@@ -17,6 +17,8 @@
 
 enum { CHECK_PATIENCE_MS = 30000 };
 
+#define NO_MACHINES "no microVMs: sandboxes run in namespaces, sharing this machine's kernel"
+
 const struct doctor_check doctor_checks[] = {
 	{"root", NEED_ALWAYS, NULL, "run this and `cubicle serve` as root", doctor_try_root},
 	{"kernel", NEED_ALWAYS, NULL, "use Linux 6.1 or later (Debian 12 has it)", doctor_try_kernel},
@@ -54,8 +56,10 @@ const struct doctor_check doctor_checks[] = {
 		doctor_try_certificate},
 	{"names of the domain", NEED_BETTER, "clients on this machine do not find sandboxes by name", "give *.DOMAIN an address (docs/operations.md, \"Names\")", doctor_try_names},
 	{"template", NEED_BETTER, "there is nothing to make a sandbox from", "cubicle template make-default", doctor_try_template},
-	{"KVM", NEED_BETTER, "sandboxes run in namespaces, sharing this machine's kernel; no microVMs", "turn on (nested) virtualisation and load kvm_intel or kvm_amd",
-		doctor_try_kvm},
+	{"microVMs: KVM", NEED_MACHINES, NO_MACHINES, "use a machine with hardware virtualisation, or turn it on (nested, in a virtual machine), and load kvm_intel or kvm_amd", doctor_try_kvm},
+	{"microVMs: guest kernel", NEED_MACHINES, NO_MACHINES, "apt-get install linux-image-cloud-amd64, or name a kernel by the option guest.kernel", doctor_try_guest_kernel},
+	{"microVMs: monitor", NEED_MACHINES, NO_MACHINES, "make install puts cubicle-vmm into libexec/cubicle beside the program's directory", doctor_try_monitor},
+	{"microVMs: tap links", NEED_MACHINES, NO_MACHINES, "load the module tun; in a container, give it /dev/net/tun", doctor_try_tap},
 };
 
 const size_t doctor_n_checks = ARRAY_SIZE(doctor_checks);
@@ -124,22 +128,27 @@ static int make_work(struct doctor *d, struct error *err)
 	return 0;
 }
 
-static void print_check(const struct doctor_check *check, const struct report *r)
+static bool is_required(const struct doctor_check *check, const struct doctor *d)
+{
+	return check->need == NEED_ALWAYS || (check->need == NEED_MACHINES && strcmp(d->options->isolation, "microvm") == 0);
+}
+
+static void print_check(const struct doctor_check *check, bool required, const struct report *r)
 {
 	bool color = isatty(1);
-	const char *word = r->code >= 0 ? "OK" : check->need == NEED_ALWAYS ? "FAILED" : "missing";
-	const char *paint = !color ? "" : r->code >= 0 ? "\033[32m" : check->need == NEED_ALWAYS ? "\033[31m" : "\033[33m";
+	const char *word = r->code >= 0 ? "OK" : required ? "FAILED" : "missing";
+	const char *paint = !color ? "" : r->code >= 0 ? "\033[32m" : required ? "\033[31m" : "\033[33m";
 	printf("%s%-8s%s %s%s%s\n", paint, word, color ? "\033[0m" : "", check->name, *r->text ? ": " : "", r->text);
 	if (r->code >= 0)
 		return;
-	printf("         cost: %s\n         do:   %s\n", check->need == NEED_ALWAYS ? "sandboxes do not run" : check->cost, check->remedy);
+	printf("         cost: %s\n         do:   %s\n", required ? "sandboxes do not run" : check->cost, check->remedy);
 }
 
-static json_t *check_json(const struct doctor_check *check, const struct report *r)
+static json_t *check_json(const struct doctor_check *check, bool required, const struct report *r)
 {
-	json_t *j = json_pack("{s:s,s:b,s:b,s:s}", "name", check->name, "ok", r->code >= 0, "required", check->need == NEED_ALWAYS, "detail", r->text);
+	json_t *j = json_pack("{s:s,s:b,s:b,s:s}", "name", check->name, "ok", r->code >= 0, "required", required, "detail", r->text);
 	if (r->code < 0) {
-		json_object_set_new(j, "cost", json_string(check->need == NEED_ALWAYS ? "sandboxes do not run" : check->cost));
+		json_object_set_new(j, "cost", json_string(required ? "sandboxes do not run" : check->cost));
 		json_object_set_new(j, "remedy", json_string(check->remedy));
 	}
 	return j;
@@ -159,12 +168,13 @@ int cmd_doctor(struct cli *c)
 		struct report r;
 		d.note[0] = 0;
 		run_check(&doctor_checks[i], &d, &r);
-		failed += r.code < 0 && doctor_checks[i].need == NEED_ALWAYS;
-		missing += r.code < 0 && doctor_checks[i].need == NEED_BETTER;
+		bool required = is_required(&doctor_checks[i], &d);
+		failed += r.code < 0 && required;
+		missing += r.code < 0 && !required;
 		if (c->json)
-			json_array_append_new(all, check_json(&doctor_checks[i], &r));
+			json_array_append_new(all, check_json(&doctor_checks[i], required, &r));
 		else
-			print_check(&doctor_checks[i], &r);
+			print_check(&doctor_checks[i], required, &r);
 		fflush(stdout);
 		if (i == 0 && r.code < 0)
 			break; /* without root the others would only say so again */

@@ -14,8 +14,9 @@ struct doctor {
 };
 
 enum need {
-	NEED_ALWAYS, /* without it no sandbox runs */
-	NEED_BETTER, /* without it something is slower or absent: `cost` says what */
+	NEED_ALWAYS,   /* without it no sandbox runs */
+	NEED_BETTER,   /* without it something is slower or absent: `cost` says what */
+	NEED_MACHINES, /* for microVMs: as the former with the option `isolation = microvm`, else as the latter */
 };
 
 struct doctor_check {
@@ -43,7 +44,12 @@ int doctor_try_cgroup_kill(struct doctor *d, struct error *err);
 int doctor_try_clone_into_cgroup(struct doctor *d, struct error *err);
 int doctor_try_veth(struct doctor *d, struct error *err);
 int doctor_try_nft(struct doctor *d, struct error *err);
+
+/* doctor_machines.c */
 int doctor_try_kvm(struct doctor *d, struct error *err);
+int doctor_try_guest_kernel(struct doctor *d, struct error *err);
+int doctor_try_monitor(struct doctor *d, struct error *err);
+int doctor_try_tap(struct doctor *d, struct error *err);
 
 /* doctor_disk.c */
 int doctor_try_loop(struct doctor *d, struct error *err);

@@ -236,12 +236,3 @@ int doctor_try_nft(struct doctor *d, struct error *err)
 	int r = program_run(argv, STR(rules), &output, err);
 	return r <= 0 ? r : error_set(err, -EIO, 500, "nft: %.*s", (int)MIN(buf_len(&output), 200u), buf_str(&output).p);
 }
-
-int doctor_try_kvm(struct doctor *d, struct error *err)
-{
-	cleanup_fd int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return error_errno(err, -errno, "/dev/kvm");
-	snprintf(d->note, sizeof(d->note), "/dev/kvm is there; this version runs sandboxes in namespaces");
-	return 0;
-}

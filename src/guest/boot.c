@@ -115,7 +115,7 @@ static int boot(struct ports_keeper **ret_ports, struct error *err)
 	boot_modules();
 	if ((r = make_root(&c, events, &m, err)) < 0)
 		return r;
-	if ((r = m.work = boot_kernel_settle(err)) < 0 || (r = boot_net(&c, events, err)) < 0)
+	if ((r = m.work = boot_kernel_settle(c.pids, err)) < 0 || (r = boot_net(&c, events, err)) < 0)
 		return r;
 	machine_set(&m);
 	cleanup_fd int control = listen_on(SOCK_SEQPACKET, VSOCK_PORT_CONTROL, err);

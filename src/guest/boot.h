@@ -18,11 +18,12 @@ struct loop;
 
 enum { BOOT_MAX_LAYERS = 25 }; /* with the writable disk: /dev/vda to /dev/vdz */
 
-/* cubicle.layers=N cubicle.net=ADDRESS/PREFIX,GATEWAY cubicle.mtu=N */
+/* cubicle.layers=N cubicle.net=ADDRESS/PREFIX,GATEWAY cubicle.mtu=N cubicle.pids=N */
 struct boot_config {
 	unsigned layers;
 	uint32_t address, gateway; /* host byte order; address 0 = no network */
 	unsigned prefix, mtu;      /* mtu 0 = the device's own */
+	unsigned pids;             /* most processes and threads of commands; 0 = what the kernel can have */
 };
 /* Words of others are passed over. 0 or -EINVAL. */
 int boot_cmdline_parse(struct str text, struct boot_config *ret, struct error *err);
@@ -50,8 +51,8 @@ bool boot_root_is_initramfs(void);
 /* The overlay of them becomes the root, with the kernel's file systems in it; what the initramfs holds is freed. */
 int boot_root_switch(const struct boot_disks *d, struct error *err);
 
-/* Limits, sysctls, cgroups: agent, which this process is in then, and work, whose directory is returned. */
-int boot_kernel_settle(struct error *err);
+/* Limits, sysctls, cgroups, of which work has so many processes at most: agent, which this process is in then, and work, whose directory is returned. */
+int boot_kernel_settle(unsigned pids, struct error *err);
 
 int boot_net(const struct boot_config *c, int events, struct error *err);
 

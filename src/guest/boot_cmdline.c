@@ -51,6 +51,8 @@ static int take(struct str word, struct boot_config *c)
 		return network(value, c);
 	if (str_is(name, "cubicle.mtu"))
 		return number(value, 576, 65535, &c->mtu);
+	if (str_is(name, "cubicle.pids"))
+		return number(value, 1, 4000000, &c->pids);
 	return 0;
 }
 

@@ -118,7 +118,7 @@ static uint64_t available_memory(uint64_t total)
 }
 
 /* Neither a full memory nor a fork bomb in work takes what the agent needs. The limit is met before the machine's memory is full: then only those in work are looked at, and wait. */
-static int limit(int agent, int work, struct error *err)
+static int limit(int agent, int work, unsigned wanted, struct error *err)
 {
 	struct sysinfo info;
 	if (sysinfo(&info) < 0)
@@ -127,11 +127,11 @@ static int limit(int agent, int work, struct error *err)
 	uint64_t reserve = MIN((uint64_t)AGENT_MB << 20, memory / AGENT_PART);
 	int r = set(work, "memory.max", MIN(memory - reserve, available - MIN(reserve, available) / 2), err);
 	if (r == 0)
-		r = set(work, "pids.max", pids - MIN(AGENT_PIDS, pids / AGENT_PART), err);
+		r = set(work, "pids.max", MIN(pids - MIN(AGENT_PIDS, pids / AGENT_PART), wanted ? wanted : UINT64_MAX), err);
 	return r == 0 ? set(agent, "memory.min", reserve, err) : r;
 }
 
-static int make_cgroups(struct error *err)
+static int make_cgroups(unsigned pids, struct error *err)
 {
 	cleanup_fd int top = open(CGROUPS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (top < 0)
@@ -145,13 +145,13 @@ static int make_cgroups(struct error *err)
 	cleanup_fd int work = open_group(top, "work", err);
 	if (work < 0)
 		return work;
-	r = limit(agent, work, err);
+	r = limit(agent, work, pids, err);
 	if (r == 0 && (r = file_write_value(agent, "cgroup.procs", STR("0"))) < 0)
 		error_errno(err, r, "joining the cgroup agent");
 	return r < 0 ? r : steal_fd(&work);
 }
 
-int boot_kernel_settle(struct error *err)
+int boot_kernel_settle(unsigned pids, struct error *err)
 {
 	set_limits();
 	set_sysctls();
@@ -159,5 +159,5 @@ int boot_kernel_settle(struct error *err)
 	int r = file_write_value(AT_FDCWD, "/proc/self/oom_score_adj", STR("-1000"));
 	if (r < 0)
 		log_warn("/proc/self/oom_score_adj: %s", strerror(-r));
-	return make_cgroups(err);
+	return make_cgroups(pids, err);
 }

@@ -4,11 +4,13 @@
 #include "base/log.h"
 #include "guest/cors.h"
 #include "guest/files.h"
+#include "guest/machine.h"
 #include "guest/process.h"
 #include "guest/ready.h"
 #include "guest/services.h"
 #include "guest/workers.h"
 #include "io/envd_auth.h"
+#include "vmm/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +20,8 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+
+#include <linux/vm_sockets.h>
 
 #define COMMAND_OOM_SCORE "500"
 
@@ -294,5 +298,7 @@ int envd_listen(struct envd *e, uint16_t port)
 	r = listen_on(e, (struct sockaddr *)&v6, sizeof(v6));
 	if (r < 0)
 		log_debug("no IPv6 for envd: %s", strerror(-r));
-	return 0;
+	/* What comes from outside a microVM does not pass by another process, which a command could end. */
+	const struct sockaddr_vm vm = {.svm_family = AF_VSOCK, .svm_port = VSOCK_PORT_ENVD, .svm_cid = VMADDR_CID_ANY};
+	return machine_get() ? listen_on(e, (const struct sockaddr *)&vm, sizeof(vm)) : 0;
 }

@@ -154,7 +154,8 @@ enum {
 	F(start_build, 3, STR, base, 96, OPTIONAL) /* what it is made on: template id, template id:tag, or snapshot id; the caller may use it */ \
 	F(start_build, 4, BOOL, force, 0, REQUIRED) /* nothing that earlier builds have left is taken */     \
 	F(start_build, 5, STR, request, 64, OPTIONAL)                                                        \
-	F(start_build, 6, STR, template, 64, OPTIONAL) /* that it belongs to, else 404 */
+	F(start_build, 6, STR, template, 64, OPTIONAL) /* that it belongs to, else 404 */                    \
+	F(start_build, 7, STR, isolation, 16, OPTIONAL) /* of the template: "auto", "namespace" or "microvm"; absent: as what it is made on */
 #define MSG_FIELDS_build_status(F) /* answered by `build_page` */                                            \
 	F(build_status, 1, STR, team, 64, REQUIRED)                                                          \
 	F(build_status, 2, STR, build, 36, REQUIRED)                                                         \

@@ -196,6 +196,8 @@ static void build_done(struct builder *b, uint64_t request, const struct msg_bui
 	t->memory_mb = r->memory_mb;
 	t->disk_mb = r->disk_mb;
 	t->no_setuid |= b->build->base_no_setuid;
+	if (*b->build->isolation)
+		memcpy(t->isolation, b->build->isolation, sizeof(t->isolation));
 	b->result = t;
 	b->finishing = true;
 	b->done_request = request;

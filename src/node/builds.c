@@ -666,6 +666,20 @@ static void started(const struct error *err, void *arg)
 	team_build_let(b);
 }
 
+static int take_isolation(struct build *b, struct str wanted, struct error *err)
+{
+	if (!str_is(wanted, "auto") && !str_is(wanted, "namespace") && !str_is(wanted, "microvm"))
+		return error_set(err, -EINVAL, 400, "isolation must be \"auto\", \"namespace\" or \"microvm\"");
+	/* An operator who insists on microVMs does not leave the choice to whoever has a key. */
+	if (str_is(wanted, "namespace") && strcmp(b->node->options->isolation, "microvm") == 0)
+		return error_set(err, -EPERM, 400, "isolation: this server runs sandboxes in microVMs");
+	/* No template that nothing could be made of. */
+	if (!backend_isolation(b->node->backend, wanted, err))
+		return err->code;
+	sandbox_copy(b->isolation, sizeof(b->isolation), wanted);
+	return 0;
+}
+
 /* A build that waits holds what it is to be made of. */
 static int check_builds(const struct node *n, struct str team, struct error *err)
 {
@@ -691,7 +705,7 @@ void team_build_start(struct node *n, struct request *r, const struct msg_start_
 		error_set(&err, -ENOENT, 404, "build '%.*s' not found", STR_FMT(m->build));
 	else if (b->r.status != BUILD_WAITING || b->recording)
 		error_set(&err, -EINVAL, 400, "build is not in waiting state");
-	else if (check_builds(n, m->team, &err) == 0 && msg_has(m, start_build, base))
+	else if (check_builds(n, m->team, &err) == 0 && (!msg_has(m, start_build, isolation) || take_isolation(b, m->isolation, &err) == 0) && msg_has(m, start_build, base))
 		find_base(b, m->base, &err);
 	if (err.code) {
 		request_fail(r, &err);

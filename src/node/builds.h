@@ -65,7 +65,7 @@ struct build {
 	int spec;                 /* what to build, until its builder has it; -1 */
 	struct buf base;          /* description of what it is made on; empty: nothing */
 	struct buf base_layers;   /* raw list of its layers: in use from start_build to the end */
-	char base_isolation[10];
+	char base_isolation[10], isolation[10]; /* that of what it is made on; the one that was asked for, "" = none */
 	bool base_nested, base_no_setuid; /* what that is allowed and denied */
 	char request[65];
 };

@@ -5,6 +5,7 @@
 #include "node/mounts.h"
 #include "node/service.h"
 #include "sys/caps.h"
+#include "sys/program.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -46,23 +47,6 @@ static int drop_capabilities(struct error *err)
 			return error_errno(err, -errno, "dropping capability %d", cap);
 	int r = caps_keep_only(keep);
 	return r < 0 ? error_errno(err, r, "capset") : 0;
-}
-
-/* A program of ours stands beside this one, or where the build left it (../`built`). */
-static int find_program(const char *name, const char *built, char to[PATH_MAX], struct error *err)
-{
-	const char *const places[] = {".", "../libexec/cubicle", "../lib/cubicle", built};
-	char self[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	if (n < 0)
-		return error_errno(err, -errno, "/proc/self/exe");
-	self[n] = 0;
-	*strrchr(self, '/') = 0;
-	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-		if (snprintf(to, PATH_MAX, "%s/%s/%s", self, places[i], name) < PATH_MAX && access(to, X_OK) == 0)
-			return 0;
-	}
-	return error_set(err, -ENOENT, 500, "%s is not installed beside %s", name, self);
 }
 
 static int make_directories(const char *directory, struct error *err)
@@ -161,10 +145,10 @@ static int prepare(struct process *p, struct error *err)
 	fd_set_cloexec(LOCK_FD, true);
 	fd_raise_limit();
 	snprintf(p->directory, sizeof(p->directory), "%s/node", p->options.state_dir);
-	if ((r = make_directories(p->directory, err)) < 0 || (r = find_program("cubicle-init", "../guest", p->init_path, err)) < 0 || (r = find_user(p, err)) < 0)
+	if ((r = make_directories(p->directory, err)) < 0 || (r = program_of_ours("cubicle-init", "../guest", p->init_path, err)) < 0 || (r = find_user(p, err)) < 0)
 		return r;
 	/* Without it there are no microVMs, and who asks for one is told (machines.h). */
-	if (find_program("cubicle-vmm", "../vmm", p->monitor_path, NULL) < 0)
+	if (program_of_ours("cubicle-vmm", "../vmm", p->monitor_path, NULL) < 0)
 		p->monitor_path[0] = 0;
 	if ((r = own_view(p, err)) < 0 || (r = drop_capabilities(err)) < 0)
 		return r;

@@ -124,3 +124,19 @@ int program_copy(const char *path, const char *name, struct error *err)
 		r = -errno;
 	return r < 0 ? error_errno(err, r, "copying %s", name) : fd;
 }
+
+int program_of_ours(const char *name, const char *built, char to[PATH_MAX], struct error *err)
+{
+	const char *const places[] = {".", "../libexec/cubicle", "../lib/cubicle", built};
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	if (n < 0)
+		return error_errno(err, -errno, "/proc/self/exe");
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+		if (snprintf(to, PATH_MAX, "%s/%s/%s", self, places[i], name) < PATH_MAX && access(to, X_OK) == 0)
+			return 0;
+	}
+	return error_set(err, -ENOENT, 500, "%s is not installed beside %s", name, self);
+}

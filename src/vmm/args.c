@@ -17,7 +17,7 @@ struct number {
 	bool given;
 };
 
-enum { A_VCPUS, A_MEMORY, A_MTU, A_JAIL, A_DIRTY, NUMBERS };
+enum { A_VCPUS, A_MEMORY, A_MTU, A_JAIL, NUMBERS };
 
 struct parse {
 	struct vmm_args *a;
@@ -180,7 +180,6 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 			[A_MEMORY] = {"memory", KERNEL_MEMORY_MIN >> 20, MACHINE_MEMORY_MAX_MB, 0, false},
 			[A_MTU] = {"mtu", 576, 65535, 1500, false},
 			[A_JAIL] = {"jail", UID_MIN, UINT32_MAX - 1, 0, false},
-			[A_DIRTY] = {"dirty", 0, 1, 0, false},
 		}};
 	int r = 0;
 	for (int i = 1; r == 0 && i < argc; i++)
@@ -191,7 +190,6 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 	ret->machine.memory = p.number[A_MEMORY].value << 20;
 	ret->machine.memory_file = ret->memfile;
 	ret->machine.net.mtu = (uint16_t)p.number[A_MTU].value;
-	ret->machine.log_dirty = p.number[A_DIRTY].value;
 	ret->jail = p.number[A_JAIL].given;
 	ret->uid = (uint32_t)p.number[A_JAIL].value;
 	return 0;
@@ -199,7 +197,7 @@ int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err)
 
 /* Descriptors. */
 
-enum kind { ANY = 0, FILE_ = 1, BLOCK = 2, CHARACTER = 4, LISTENING = 8 };
+enum kind { ANY = 0, REGULAR = 1, BLOCK = 2, CHARACTER = 4, LISTENING = 8, TAP = 16 /* with CHARACTER */ };
 
 static bool is_listening(int fd)
 {
@@ -215,10 +213,12 @@ static int check(const char *name, int fd, unsigned kinds, struct error *err)
 		return 0;
 	if (fstat(fd, &st) < 0)
 		return error_errno(err, -EINVAL, "argument '%s=%d': %s", name, fd, strerror(errno));
-	unsigned is = S_ISREG(st.st_mode) ? FILE_ : S_ISBLK(st.st_mode) ? BLOCK : S_ISCHR(st.st_mode) ? CHARACTER : S_ISSOCK(st.st_mode) && is_listening(fd) ? LISTENING : 0;
+	unsigned is = S_ISREG(st.st_mode) ? REGULAR : S_ISBLK(st.st_mode) ? BLOCK : S_ISCHR(st.st_mode) ? CHARACTER : S_ISSOCK(st.st_mode) && is_listening(fd) ? LISTENING : 0;
 	if (kinds != ANY && !(kinds & is))
 		return error_set(err, -EINVAL, 500, "argument '%s=%d': that descriptor is of the wrong kind", name, fd);
 	int r = fd_set_cloexec(fd, true);
+	if (r == 0 && (kinds & (LISTENING | TAP)))
+		r = fd_set_nonblock(fd, true);
 	return r < 0 ? error_errno(err, r, "argument '%s=%d'", name, fd) : 0;
 }
 
@@ -229,12 +229,12 @@ int args_check_descriptors(const struct vmm_args *a, struct error *err)
 		const char *name;
 		int fd;
 		unsigned kinds;
-	} all[] = {{"kvm", m->kvm, CHARACTER}, {"kernel", a->kernel, FILE_}, {"initramfs", a->initramfs, FILE_}, {"state", a->state, FILE_}, {"memfile", a->memfile, FILE_},
-		{"console", m->console, ANY}, {"tap", m->net.tap, CHARACTER}, {"admin", a->admin, LISTENING}, {"control", m->control, LISTENING}};
+	} all[] = {{"kvm", m->kvm, CHARACTER}, {"kernel", a->kernel, REGULAR}, {"initramfs", a->initramfs, REGULAR}, {"state", a->state, REGULAR}, {"memfile", a->memfile, REGULAR},
+		{"console", m->console, ANY}, {"tap", m->net.tap, CHARACTER | TAP}, {"admin", a->admin, LISTENING}, {"control", m->control, LISTENING}};
 	int r = 0;
 	for (size_t i = 0; r == 0 && i < ARRAY_SIZE(all); i++)
 		r = check(all[i].name, all[i].fd, all[i].kinds, err);
 	for (size_t i = 0; r == 0 && i < m->n_disks; i++)
-		r = check("disk", m->disk[i].file, FILE_ | BLOCK, err);
+		r = check("disk", m->disk[i].file, REGULAR | BLOCK, err);
 	return r;
 }

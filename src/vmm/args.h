@@ -18,7 +18,7 @@ struct vmm_args {
 
 /* Checks every word, and that they go together; not what the descriptors are. 0 or -EINVAL with the word named. */
 int args_parse(int argc, char **argv, struct vmm_args *ret, struct error *err);
-/* Are the descriptors open, and of the right kind? Makes them close-on-exec. 0 or -EINVAL. */
+/* Are the descriptors open, and of the right kind? Makes them close-on-exec, and those that the loop waits for non-blocking. 0 or -EINVAL. */
 int args_check_descriptors(const struct vmm_args *a, struct error *err);
 
 #endif

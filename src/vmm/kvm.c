@@ -60,10 +60,10 @@ static int reserve_pages(struct kvm *k, struct error *err)
 /* All lines go to the IOAPIC alone. By itself KVM sends the first 16 to its PICs as well, which are unmasked, have no vectors, and are nothing that a guest without them in its tables knows of. */
 static int route_lines(struct kvm *k, struct error *err)
 {
-	struct {
-		struct kvm_irq_routing head;
+	struct { /* as struct kvm_irq_routing */
+		uint32_t n, flags;
 		struct kvm_irq_routing_entry line[LAYOUT_GSI_END];
-	} routes = {.head.nr = LAYOUT_GSI_END};
+	} routes = {.n = LAYOUT_GSI_END};
 	for (uint32_t i = 0; i < LAYOUT_GSI_END; i++)
 		routes.line[i] = (struct kvm_irq_routing_entry){.gsi = i, .type = KVM_IRQ_ROUTING_IRQCHIP, .u.irqchip = {.irqchip = KVM_IRQCHIP_IOAPIC, .pin = i}};
 	int r = kvm_ioctl(k->vm, KVM_SET_GSI_ROUTING, &routes);
@@ -166,4 +166,26 @@ struct kvm_msr_list *kvm_msr_list(const struct kvm *k, struct error *err)
 		return NULL;
 	}
 	return steal_pointer(&list);
+}
+
+/* As struct kvm_msrs. */
+struct one_msr {
+	uint32_t n, padding;
+	struct kvm_msr_entry entry;
+};
+
+int kvm_get_msr(int vcpu, uint32_t index, uint64_t *ret)
+{
+	struct one_msr m = {.n = 1, .entry.index = index};
+	int r = kvm_ioctl(vcpu, KVM_GET_MSRS, &m);
+	if (r == 1)
+		*ret = m.entry.data;
+	return r == 1 ? 0 : r < 0 ? r : -EINVAL;
+}
+
+int kvm_set_msr(int vcpu, uint32_t index, uint64_t value)
+{
+	struct one_msr m = {.n = 1, .entry = {.index = index, .data = value}};
+	int r = kvm_ioctl(vcpu, KVM_SET_MSRS, &m);
+	return r == 1 ? 0 : r < 0 ? r : -EINVAL;
 }

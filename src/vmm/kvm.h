@@ -38,4 +38,8 @@ int kvm_ioctl(int fd, unsigned long request, void *arg);
 /* The list of the MSRs that this kernel would save, allocated; freed by the caller. NULL with *err. */
 struct kvm_msr_list *kvm_msr_list(const struct kvm *k, struct error *err);
 
+/* A processor's model-specific register. 0 or -errno: -EINVAL when it has none of that number, or not with that value. */
+int kvm_get_msr(int vcpu, uint32_t index, uint64_t *ret);
+int kvm_set_msr(int vcpu, uint32_t index, uint64_t value);
+
 #endif

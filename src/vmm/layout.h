@@ -27,6 +27,7 @@ enum {
 	VSOCK_HOST = 2,
 	VSOCK_GUEST = 3,        /* of every guest: each monitor has one of its own */
 	VSOCK_PORT_CONTROL = 1, /* guest side, SEQPACKET: PID 1 speaks io/messages.h with node. Host side: the guest connects to it once (STREAM) when it listens: "up" */
+	VSOCK_PORT_ENVD = 49983, /* guest side, STREAM: PID 1 itself serves envd there, as on the TCP port of that number */
 	VSOCK_PORT_OPEN = 2,    /* guest side, STREAM: two bytes of a TCP port (little-endian), then one byte answers: 0 connected, else an errno; then the connection's bytes */
 };
 

@@ -25,11 +25,11 @@ static struct virtio_device *device_at(struct machine *m, uint64_t address, uint
 	return m->device[at / LAYOUT_MMIO_STEP];
 }
 
-static void on_thread(void *arg)
+static void on_thread(void *arg, unsigned i)
 {
 	struct machine *m = arg;
 	if (m->thread_begins)
-		m->thread_begins(m->arg);
+		m->thread_begins(m->arg, i);
 }
 
 static void on_port_read(void *arg, uint16_t port, void *to, unsigned n)
@@ -240,16 +240,11 @@ static int set_cpuids(struct machine *m, struct error *err)
 	return 0;
 }
 
-/* As a firmware leaves it: string instructions may be fast. */
-static int set_misc_enable(int vcpu, struct error *err)
+/* As a firmware leaves it: string instructions may be fast. A processor that does not know the register does without. */
+static void set_misc_enable(int vcpu)
 {
 	enum { MSR_MISC_ENABLE = 0x1a0, FAST_STRINGS = 1 };
-	struct {
-		struct kvm_msrs head;
-		struct kvm_msr_entry entry;
-	} m = {.head.nmsrs = 1, .entry = {.index = MSR_MISC_ENABLE, .data = FAST_STRINGS}};
-	int r = kvm_ioctl(vcpu, KVM_SET_MSRS, &m);
-	return r < 0 ? error_errno(err, r, "KVM_SET_MSRS") : 0;
+	kvm_set_msr(vcpu, MSR_MISC_ENABLE, FAST_STRINGS);
 }
 
 static int set_entry(struct machine *m, const struct kernel_entry *e, struct error *err)
@@ -265,7 +260,8 @@ static int set_entry(struct machine *m, const struct kernel_entry *e, struct err
 		return error_errno(err, r, "KVM_SET_SREGS");
 	if ((r = kvm_ioctl(vcpu, KVM_SET_REGS, &regs)) < 0)
 		return error_errno(err, r, "KVM_SET_REGS");
-	return set_misc_enable(vcpu, err);
+	set_misc_enable(vcpu);
+	return 0;
 }
 
 int machine_boot(struct machine *m, const struct kernel_files *f, struct error *err)

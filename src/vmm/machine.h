@@ -25,7 +25,7 @@ struct machine_config {
 	struct net_config net; /* tap -1: none */
 	struct block_config disk[MACHINE_DISKS_MAX];
 	size_t n_disks;
-	void (*thread_begins)(void *arg); /* in a processor's thread, first; may be NULL */
+	void (*thread_begins)(void *arg, unsigned i); /* in processor i's thread, first; may be NULL */
 	/* The guest is at its end; the machine stands. With VCPU_RESET: `panicked` as the console had it. */
 	void (*ended)(void *arg, enum vcpu_end why, bool panicked, const char *what);
 	void *arg;
@@ -42,7 +42,7 @@ struct machine {
 	unsigned n_devices;
 	int generation; /* eventfd: the generation id is another one */
 	bool running, up, over;
-	void (*thread_begins)(void *arg);
+	void (*thread_begins)(void *arg, unsigned i);
 	void (*ended)(void *arg, enum vcpu_end why, bool panicked, const char *what);
 	void *arg;
 };

@@ -42,8 +42,11 @@ static void set_signals(void)
 	signal(SIGINT, SIG_IGN);
 }
 
-static void on_thread(void *arg)
+static void on_thread(void *arg, unsigned i)
 {
+	char name[16];
+	snprintf(name, sizeof(name), "vcpu%u", i);
+	prctl(PR_SET_NAME, name);
 	jail_thread(JAIL_VCPU);
 }
 

@@ -49,31 +49,10 @@ uint32_t state_tsc_khz(const struct vcpus *v)
 
 /* MSRs: those that cannot be read are left out. */
 
-static int read_msr(int vcpu, uint32_t index, uint64_t *ret)
-{
-	struct {
-		struct kvm_msrs head;
-		struct kvm_msr_entry entry;
-	} m = {.head.nmsrs = 1, .entry.index = index};
-	int r = kvm_ioctl(vcpu, KVM_GET_MSRS, &m);
-	*ret = m.entry.data;
-	return r == 1 ? 0 : r < 0 ? r : -ENOENT;
-}
-
-static int write_msr(int vcpu, uint32_t index, uint64_t data)
-{
-	struct {
-		struct kvm_msrs head;
-		struct kvm_msr_entry entry;
-	} m = {.head.nmsrs = 1, .entry = {.index = index, .data = data}};
-	int r = kvm_ioctl(vcpu, KVM_SET_MSRS, &m);
-	return r == 1 ? 0 : r < 0 ? r : -EINVAL;
-}
-
 static void save_msr(int vcpu, uint32_t index, struct buf *to)
 {
 	uint64_t value;
-	if (read_msr(vcpu, index, &value) < 0)
+	if (kvm_get_msr(vcpu, index, &value) < 0)
 		return;
 	state_put(to, index, 4);
 	state_put(to, value, 8);
@@ -102,8 +81,8 @@ static int restore_msrs(int vcpu, unsigned i, struct str file, struct error *err
 	int r = state_find(file, STATE_MSRS, i, &rest, err);
 	while (r == 0 && state_take(&rest, 4, &index) && state_take(&rest, 8, &value))
 		/* One that cannot be set is no matter when it has that value anyway. */
-		if ((r = write_msr(vcpu, (uint32_t)index, value)) < 0) {
-			if (read_msr(vcpu, (uint32_t)index, &is) == 0 && is == value)
+		if ((r = kvm_set_msr(vcpu, (uint32_t)index, value)) < 0) {
+			if (kvm_get_msr(vcpu, (uint32_t)index, &is) == 0 && is == value)
 				r = 0;
 			else
 				error_errno(err, r, "processor %u: MSR 0x%x to 0x%llx", i, (unsigned)index, (unsigned long long)value);

@@ -197,7 +197,7 @@ static void *vcpu_thread(void *arg)
 	struct vcpus *v = c->all;
 	this_run = c->run;
 	if (v->bus->begin)
-		v->bus->begin(v->arg);
+		v->bus->begin(v->arg, (unsigned)(c - v->vcpu));
 	sigset_t kick;
 	sigemptyset(&kick);
 	sigaddset(&kick, kick_signal());

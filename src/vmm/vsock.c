@@ -1,7 +1,6 @@
 #include "vmm/devices.h"
 #include "vmm/vsock_mux.h"
 #include "base/cleanup.h"
-#include "base/fd.h"
 
 #include <endian.h>
 #include <limits.h>
@@ -307,7 +306,7 @@ struct virtio_device *vsock_new(struct loop *l, const struct guest_memory *m, co
 	}
 	v->retry = loop_timer_new(l, on_retry, v);
 	v->config.control = steal_fd(&control);
-	if (c->control >= 0 && fd_set_nonblock(c->control, true) == 0) /* who inherited it to us may not have */
+	if (c->control >= 0)
 		v->listener = loop_fd_add(l, c->control, EPOLLIN, on_control, v);
 	if (!v->retry || (c->control >= 0 && !v->listener)) {
 		error_errno(err, -ENOMEM, "vsock");

@@ -84,6 +84,12 @@ def open_directory(path):
         os.close(fd)
 
 
+def backend():
+    """Every end-to-end test runs on either backend: CUBICLE_BACKEND=microvm, with CUBICLE_GUEST_KERNEL where the machine has no kernel for guests installed."""
+    options = {"isolation": os.environ.get("CUBICLE_BACKEND"), "guest.kernel": os.environ.get("CUBICLE_GUEST_KERNEL")}
+    return {name: value for name, value in options.items() if value}
+
+
 PROCESSES = {"node", "front", "egress", "tools"}
 
 
@@ -143,6 +149,7 @@ class Server:
             "pool.min": 4,
             "ready.max": 0,
             "log.level": "info",
+            **backend(),
             **self.options,
         }
         env = clean_env(self.extra_env)

@@ -158,6 +158,22 @@ def test_doctor_finds_this_machine_fit(cli):
     assert [c for c in checks if c["required"] and not c["ok"]] == []
 
 
+def test_doctor_insists_on_what_microvms_need_only_where_they_are_wanted(cli):
+    def needed(*words):
+        r = cli("doctor", "--json", *words, check=False)
+        checks = json.loads(r.stdout)
+        assert r.returncode == any(c["required"] and not c["ok"] for c in checks)
+        return {c["name"]: c for c in checks if c["name"].startswith("microVMs: ")}
+
+    hints, errors = needed("--guest.kernel=/nowhere/vmlinuz-0"), needed("--guest.kernel=/nowhere/vmlinuz-0", "--isolation=microvm")
+    assert list(hints) == list(errors) == [f"microVMs: {what}" for what in ("KVM", "guest kernel", "monitor", "tap links")]
+    assert not any(c["required"] for c in hints.values()) and all(c["required"] for c in errors.values())
+    assert {n: c["ok"] for n, c in hints.items()} == {n: c["ok"] for n, c in errors.items()}
+    assert not hints["microVMs: guest kernel"]["ok"] and "/nowhere/vmlinuz-0" in hints["microVMs: guest kernel"]["detail"]
+    # What it found, whatever this machine has.
+    assert hints["microVMs: KVM"]["detail"].split(":")[0] == "hardware" if hints["microVMs: KVM"]["ok"] else hints["microVMs: KVM"]["detail"].split(":")[0] in ("none", "interpreted")
+
+
 def test_config_names_sources(cli):
     r = json.loads(cli("config", "--json", extra={"CUBICLE_POOL_MIN": "3"}).stdout)
     assert r["pool.min"] == {"value": "3", "source": "environment CUBICLE_POOL_MIN", "doc": r["pool.min"]["doc"]}

@@ -180,6 +180,9 @@ static void start(struct world *w, const struct msg_start_build *m, int fd, uint
 	if (msg_has(m, start_build, base))
 		text(n->base, sizeof(n->base), m->base);
 	n->force = m->force;
+	n->isolation[0] = 0;
+	if (msg_has(m, start_build, isolation))
+		text(n->isolation, sizeof(n->isolation), m->isolation);
 	snprintf(t->status, sizeof(t->status), "building");
 	tell(w, t, 0);
 	ok(w, request);

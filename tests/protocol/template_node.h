@@ -25,6 +25,7 @@ struct template_node {
 	size_t n;
 	char spec[65536], base[97]; /* of the last start_build; "" = none was given */
 	bool force;
+	char isolation[17];
 	uint64_t waiting[WORLD_WAITING]; /* await_build */
 	size_t n_waiting;
 	bool in_use;                /* deletions need force */

@@ -199,6 +199,8 @@ static void bodies_of_builds_are_checked_field_by_field(void **state)
 		{"{\"fromImage\":\"a\",\"force\":\"yes\"}", 400, "force"},
 		{"{\"fromImage\":\"a\",\"command\":[\"x\"]}", 400, "command needs kind"},
 		{"{\"fromImage\":\"a\",\"kind\":\"vm\"}", 400, "kind"},
+		{"{\"fromImage\":\"a\",\"isolation\":\"vm\"}", 400, "isolation must be"},
+		{"{\"fromImage\":\"a\",\"isolation\":true}", 400, "isolation"},
 		{"{\"fromImage\":\"a\",\"kind\":\"image\",\"env\":[\"A\"]}", 400, "env[0] must be NAME=value"},
 		{"{\"fromImage\":\"a\",\"kind\":\"image\",\"probePort\":0}", 400, "probePort"},
 		{"{\"fromImage\":\"a\",\"kind\":\"image\",\"probePort\":1,\"probePath\":\"x\"}", 400, "probePath"},
@@ -245,6 +247,9 @@ static void a_build_is_what_was_asked_for(void **state)
 		"{\"kind\":\"e2b\",\"image\":\"ubuntu:22.04\",\"startCmd\":\"run\",\"readyCmd\":\"check\",\"registry\":{\"type\":\"registry\",\"username\":\"u\",\"password\":\"p\"},"
 		"\"steps\":[{\"type\":\"COPY\",\"args\":[\"a\",\"/b\",\"\",\"\"],\"filesHash\":\"" HASH "\",\"force\":false},{\"type\":\"RUN\",\"args\":[\"x\",\"root\"],\"force\":true}]}");
 	assert_true(world->templates->force);
+	assert_string_equal(world->templates->isolation, "");
+	check_spec(&m, "{\"fromImage\":\"alpine:3\",\"isolation\":\"microvm\"}", "{\"kind\":\"e2b\",\"image\":\"alpine:3\",\"steps\":[]}");
+	assert_string_equal(world->templates->isolation, "microvm");
 	check_spec(&m, "{\"fromTemplate\":\"base\"}", "{\"kind\":\"e2b\",\"base\":true,\"steps\":[]}");
 	assert_string_equal(world->templates->base, "tmplbase000000000000");
 	/* What E2B's builder starts from when nothing is said: no registry need be reached for it. */
@@ -706,6 +711,7 @@ static void cube_makes_and_rebuilds(void **state)
 		{"{\"image\":\"a\",\"probePort\":\"80\"}", 400, "probePort"},
 		{"{\"image\":\"a\",\"env\":[\"=x\"]}", 400, "env[0]"},
 		{"{\"image\":\"a\",\"dns\":[\"x\"]}", 400, "dns[0]"},
+		{"{\"image\":\"a\",\"isolation\":\"VM\"}", 400, "isolation must be"},
 		{"{\"image\":\"a\",\"dns\":[\"1.1.1.1\"]}", 501, "dns is not implemented"},
 		{"{\"image\":\"a\",\"registryUsername\":\"u\"}", 400, "registryPassword"},
 		{"{\"image\":\"a\",\"nodes\":[\"n\"]}", 501, "nodes"},
@@ -721,11 +727,12 @@ static void cube_makes_and_rebuilds(void **state)
 		expect("POST", "/templates", NULL, bad[i].body, bad[i].status, bad[i].word);
 	assert_int_equal(world->templates->n, 0);
 	struct made m = cube("{\"image\":\"registry/app:1\",\"name\":\"team/app:1\",\"writableLayerSize\":\"1G\",\"exposedPorts\":[49983,49999],\"probePort\":49999,"
-		"\"probePath\":\"/ready\",\"cpu\":1500,\"memory\":2000,\"env\":[\"A=B\"],\"registryUsername\":\"u\",\"registryPassword\":\"secret\",\"nodes\":[],\"networkType\":\"tap\"}");
+		"\"probePath\":\"/ready\",\"cpu\":1500,\"memory\":2000,\"env\":[\"A=B\"],\"registryUsername\":\"u\",\"registryPassword\":\"secret\",\"nodes\":[],\"networkType\":\"tap\",\"isolation\":\"microvm\"}");
 	cleanup_json json_t *spec = json_loads(world->templates->spec, 0, NULL), *wanted = json_loads("{\"kind\":\"cube\",\"image\":\"registry/app:1\",\"exposedPorts\":[49983,49999],"
 		"\"probePort\":49999,\"probePath\":\"/ready\",\"env\":[\"A=B\"],\"registry\":{\"type\":\"registry\",\"username\":\"u\",\"password\":\"secret\"}}", 0, NULL);
 	if (!json_equal(spec, wanted))
 		fail_msg("%s", world->templates->spec);
+	assert_string_equal(world->templates->isolation, "microvm");
 	struct fake_template *t = template_node_find(world, m.template);
 	assert_string_equal(t->name, "app");
 	assert_null(strstr(t->source, "secret"));
@@ -753,6 +760,7 @@ static void cube_makes_and_rebuilds(void **state)
 	cleanup_json json_t *second = json_loads(world->templates->spec, 0, NULL);
 	json_object_set_new(wanted, "probePath", json_string("/health"));
 	assert_true(json_equal(second, wanted));
+	assert_string_equal(world->templates->isolation, "microvm");
 	template_node_end(world, t, NULL, NULL, 0);
 	expect("POST", with_id("/templates/{}", m.template, target, sizeof(target)), NULL, NULL, 400, "registryPassword");
 	snprintf(target, sizeof(target), "/templates/%s/builds/anything", m.template);

@@ -136,11 +136,12 @@ class Create(Case):
         front = self.front(page("building", entry("pulling", step="base"), entry("quiet", "debug")), page("building", phase="PULLING", progress=30), page("building", entry("a\nb", "warn")),
                            page("ready"))
         r = front.run("create", "web:v2", "--image", "ghcr.io/a/b:1", "--cpu", "4", "--memory=2048", "--disk", "4096", "--start-cmd", "serve", "--ready-cmd", "true", "--probe-port", "80",
-                      "--probe-path", "/up", "--env", "A=1", "--env", "B=x=y", "--user", "www", "--workdir", "/srv", "--no-cache")
+                      "--probe-path", "/up", "--env", "A=1", "--env", "B=x=y", "--user", "www", "--workdir", "/srv", "--no-cache",
+                      "--isolation", "microvm")
         self.assertEqual((r.returncode, r.stdout), (0, ID + "\n"))
         self.assertEqual(front.bodies("POST", "/v3/templates"), [{"name": "web:v2", "cpuCount": 4, "memoryMB": 2048, "minFreeDiskMb": 4096}])
         self.assertEqual(front.started, {"fromImage": "ghcr.io/a/b:1", "startCmd": "serve", "readyCmd": "true", "probePort": 80, "probePath": "/up", "env": ["A=1", "B=x=y"], "user": "www",
-                                         "workdir": "/srv", "kind": "image", "force": True})
+                                         "workdir": "/srv", "kind": "image", "force": True, "isolation": "microvm"})
         self.assertEqual([line for line in r.stderr.splitlines() if not re.match(r" +\d+ s ", line)], ["[base] pulling", "warn: a", "b"])
         self.assertIn("PULLING", r.stderr)
         self.assertNotIn("\x1b", r.stderr)

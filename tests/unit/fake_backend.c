@@ -155,7 +155,12 @@ void backend_figures(const struct backend *b, struct backend_figures *ret)
 
 const char *backend_isolation(const struct backend *b, struct str wanted, struct error *err)
 {
-	return "namespace";
+	if (!str_is(wanted, "microvm"))
+		return "namespace";
+	if (fake->machines)
+		return "microvm";
+	error_set(err, -EOPNOTSUPP, 400, "isolation: no microVMs on this server");
+	return NULL;
 }
 
 static struct box *box_make(struct backend *b, struct fake_box *m, const struct box_ops *ops, void *arg)

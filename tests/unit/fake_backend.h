@@ -61,6 +61,7 @@ struct fake {
 	char dir[256];    /* where saved disks are */
 	enum fake_crash crash;
 	bool full;       /* box_create says 503 */
+	bool machines;   /* there are microVMs */
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
 	int open_result; /* what box_open gives; 0 = a socket */

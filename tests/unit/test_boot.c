@@ -19,13 +19,14 @@ static void the_command_line_is_read(void **state)
 {
 	struct boot_config c;
 	struct error err = {0};
-	struct str text = STR("console=ttyS0 quiet  panic=-1 cubicle.layers=3 cubicle.net=10.0.0.2/31,10.0.0.1 cubicle.mtu=1450 cubicle.other=1 x\n");
+	struct str text = STR("console=ttyS0 quiet  panic=-1 cubicle.layers=3 cubicle.net=10.0.0.2/31,10.0.0.1 cubicle.mtu=1450 cubicle.pids=77 cubicle.other=1 x\n");
 	assert_int_equal(boot_cmdline_parse(text, &c, &err), 0);
 	assert_int_equal(c.layers, 3);
 	assert_int_equal(c.address, 0x0a000002);
 	assert_int_equal(c.prefix, 31);
 	assert_int_equal(c.gateway, 0x0a000001);
 	assert_int_equal(c.mtu, 1450);
+	assert_int_equal(c.pids, 77);
 	assert_int_equal(boot_cmdline_parse(STR("cubicle.layers=1"), &c, &err), 0);
 	assert_int_equal(c.address, 0);
 	assert_int_equal(c.mtu, 0);
@@ -37,7 +38,7 @@ static void a_wrong_command_line_is_told(void **state)
 		"", "quiet", "cubicle.layers=", "cubicle.layers=0", "cubicle.layers=26", "cubicle.layers=x", "cubicle.layers=1 cubicle.net=", "cubicle.layers=1 cubicle.net=10.0.0.2",
 		"cubicle.layers=1 cubicle.net=10.0.0.2/33,10.0.0.1", "cubicle.layers=1 cubicle.net=10.0.0.2/0,10.0.0.1", "cubicle.layers=1 cubicle.net=10.0.0.256/24,10.0.0.1",
 		"cubicle.layers=1 cubicle.net=10.0.0.2/24,", "cubicle.layers=1 cubicle.net=0.0.0.0/24,10.0.0.1", "cubicle.layers=1 cubicle.net=10.0.0.2/24,10.0.0.1000000000000",
-		"cubicle.layers=1 cubicle.mtu=70000", "cubicle.layers=1 cubicle.mtu=-1",
+		"cubicle.layers=1 cubicle.mtu=70000", "cubicle.layers=1 cubicle.pids=0", "cubicle.layers=1 cubicle.mtu=-1",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
 		struct boot_config c;

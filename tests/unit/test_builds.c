@@ -193,12 +193,16 @@ static void make(const char *name)
 	assert_true(got.build_made.made);
 }
 
+static const char *wanted_isolation;
+
 static unsigned start_with(const char *base)
 {
 	struct error err = {0};
 	struct msg_start_build m = {.team = str_of(builds_team), .build = str_of(build_id)};
 	if (base)
 		msg_set(&m, start_build, base, str_of(base));
+	if (wanted_isolation)
+		msg_set(&m, start_build, isolation, str_of(wanted_isolation));
 	int spec = memfd_create("spec", MFD_CLOEXEC);
 	assert_int_equal(write(spec, "{}", 2), 2);
 	if (msg_send_fd(front, MSG_ID_start_build, &m, ++last_request, &spec, 1, &err) < 0)
@@ -401,6 +405,51 @@ static void a_build_makes_a_template(void **state)
 	assert_string_equal(status(), "ready");
 	assert_int_equal(create_of("team-1", template_id), MSG_ID_sandbox);
 	assert_true(exists(made_layer));
+}
+
+static void who_asks_for_the_build_chooses_the_isolation(void **state)
+{
+	char base_id[21];
+	make("app");
+	wanted_isolation = "vm";
+	expect_error(start_with(TEMPLATE), 400, "isolation must be");
+	wanted_isolation = "microvm";
+	expect_error(start_with(TEMPLATE), 400, "no microVMs");
+	assert_string_equal(status(), "waiting");
+	fake->machines = true;
+	assert_int_equal(start_with(TEMPLATE), MSG_ID_ok);
+	struct seat *s = next_seat("builder");
+	assert_int_equal(told(s, NULL, NULL), MSG_ID_build_begin);
+	/* The builder has no say in it. */
+	refused(done(s, "{\"layers\":[" BASE_LAYER "],\"user\":\"user\",\"isolation\":\"namespace\"}"), 400, "isolation");
+	refused(done(s, "{\"layers\":[" BASE_LAYER "],\"user\":\"user\",\"isolation\":\"microvm\"}"), 400, "isolation");
+	finish(s, LAYERS(BASE_LAYER));
+	assert_int_equal(create_of("team-1", template_id), MSG_ID_sandbox);
+	assert_str(got.sandbox.isolation, "microvm");
+	restart();
+	assert_int_equal(create_of("team-1", template_id), MSG_ID_sandbox);
+	assert_str(got.sandbox.isolation, "microvm");
+	/* As what it is made on, when nothing is said; something else, when that is asked for. */
+	sandbox_copy(base_id, sizeof(base_id), str_of(template_id));
+	make("on-it");
+	wanted_isolation = NULL;
+	assert_int_equal(start_with(base_id), MSG_ID_ok);
+	s = next_seat("builder");
+	assert_int_equal(told(s, NULL, NULL), MSG_ID_build_begin);
+	refused(done(s, LAYERS(BASE_LAYER)), 400, "isolation");
+	finish(s, "{\"layers\":[" BASE_LAYER "],\"user\":\"user\",\"isolation\":\"microvm\"}");
+	make("beside-it");
+	wanted_isolation = "namespace";
+	options.isolation = "microvm";
+	expect_error(start_with(base_id), 400, "this server runs sandboxes in microVMs");
+	options.isolation = "namespace";
+	assert_int_equal(start_with(base_id), MSG_ID_ok);
+	s = next_seat("builder");
+	assert_int_equal(told(s, NULL, NULL), MSG_ID_build_begin);
+	finish(s, "{\"layers\":[" BASE_LAYER "],\"user\":\"user\",\"isolation\":\"microvm\"}");
+	assert_int_equal(create_of("team-1", template_id), MSG_ID_sandbox);
+	assert_str(got.sandbox.isolation, "namespace");
+	wanted_isolation = NULL;
 }
 
 static void what_a_builder_has_not_been_given_is_refused(void **state)
@@ -1314,7 +1363,7 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup_builds, teardown_builds)
 	const struct CMUnitTest tests[] = {
-		T(a_build_makes_a_template), T(what_a_builder_has_not_been_given_is_refused), T(a_blob_is_what_its_digest_says), T(an_unpacker_that_fails_leaves_nothing),
+		T(a_build_makes_a_template), T(who_asks_for_the_build_chooses_the_isolation), T(what_a_builder_has_not_been_given_is_refused), T(a_blob_is_what_its_digest_says), T(an_unpacker_that_fails_leaves_nothing),
 		T(who_waits_for_a_layer_gets_it), T(two_that_would_wait_for_each_other_do_not), T(step_layers_are_not_shared_between_teams), T(boxes_end_with_their_builder),
 		T(a_builder_may_end_at_any_step), T(a_build_has_its_time), T(a_build_has_its_room), T(too_many_files_are_refused), T(builds_wait_for_their_turn), T(logs_are_paged),
 		T(a_flood_of_logs_is_cut), T(tags_move_and_old_builds_go), T(delete_waits_for_sandboxes_or_is_forced), T(what_is_old_goes_by_itself), T(an_image_is_built_once),

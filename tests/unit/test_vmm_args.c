@@ -159,6 +159,7 @@ static void test_descriptors(void **state)
 	assert_int_equal(args_check_descriptors(&a, &err), 0);
 	assert_int_equal(fcntl(file, F_GETFD), FD_CLOEXEC);
 	assert_int_equal(fcntl(admin, F_GETFD), FD_CLOEXEC);
+	assert_true(fcntl(admin, F_GETFL) & O_NONBLOCK);
 	a.admin = stream;
 	assert_int_equal(args_check_descriptors(&a, &err), -EINVAL);
 	assert_non_null(strstr(err.message, "admin="));

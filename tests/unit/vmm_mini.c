@@ -11,7 +11,7 @@ enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x
 
 /* r8: the data, r9: the first device's page. */
 __asm__(".pushsection .rodata\n"
-	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, "
+	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_wild, "
 	"mini_waits, mini_reads, mini_inputs, mini_rings, mini_end\n"
 	"mini_begin:\n"
 	"mini_handler:\n"
@@ -62,6 +62,8 @@ __asm__(".pushsection .rodata\n"
 	"	jmp say\n"
 	"mini_faults:\n"
 	"	ud2\n"
+	"mini_wild:\n"
+	"	jmp *%r9\n"
 	"mini_waits:\n"
 	"1:	lock incq (%r8)\n"
 	"	pause\n"
@@ -98,7 +100,7 @@ __asm__(".pushsection .rodata\n"
 	"	jmp 1b\n"
 	"mini_end:\n"
 	".popsection\n");
-extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[],
+extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_wild[],
 	mini_waits[], mini_reads[], mini_inputs[], mini_rings[], mini_end[];
 
 static const char *const programs[] = {
@@ -109,6 +111,7 @@ static const char *const programs[] = {
 	[MINI_SERIAL] = mini_serial,
 	[MINI_OFF] = mini_off,
 	[MINI_FAULTS] = mini_faults,
+	[MINI_WILD] = mini_wild,
 	[MINI_WAITS] = mini_waits,
 	[MINI_READS] = mini_reads,
 	[MINI_INPUTS] = mini_inputs,

@@ -40,6 +40,7 @@ enum mini_program {
 	MINI_SERIAL,   /* says "mini\n" on the serial port */
 	MINI_OFF,      /* turns itself off by the ACPI port */
 	MINI_FAULTS,   /* an exception without a handler: a triple fault */
+	MINI_WILD,     /* executes what is at a device's address */
 	/* For ring 3, too: */
 	MINI_WAITS,    /* counts until `go` is said: then it turns itself off, says a line on the serial port and turns itself off, or says the line and counts */
 	MINI_READS,    /* reads 4 bytes at `address` and counts, again and again */

@@ -149,7 +149,7 @@ static int arguments(struct host *h, struct slot *s, const struct slot_claim *c,
 	argument(m, "name=%.*s", STR_FMT(spec->id));
 	argument(m, "vcpus=%u", spec->cpu_count);
 	argument(m, "memory=%u", spec->memory_mb & ~1u);
-	argument(m, "cmdline=console=ttyS0 loglevel=7 panic=-1 reboot=k,a random.trust_cpu=on cubicle.layers=%zu cubicle.net=%s/%d,%s cubicle.mtu=%u cubicle.pids=%u", spec->n_layers,
+	argument(m, "cmdline=console=ttyS0 quiet panic=-1 reboot=k,a random.trust_cpu=on cubicle.layers=%zu cubicle.net=%s/%d,%s cubicle.mtu=%u cubicle.pids=%u", spec->n_layers,
 		dotted(MACHINE_ADDRESS, address), MACHINE_PREFIX, dotted(MACHINE_GATEWAY, gateway), network_mtu(h->network), spec->pids);
 	argument(m, "jail=%d", MONITOR_UID);
 	argument(m, "mac=%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
@@ -185,7 +185,7 @@ static int give_birth(struct host *h, struct slot *s, const struct monitor *m, s
 	for (size_t i = 0; i < m->n_args; i++)
 		argv[i] = buf_str(&m->text).p + m->at[i];
 	argv[m->n_args] = NULL;
-	const struct birth c = {.program = h->machines->program, .argv = argv, .fds = m->fds, .n_fds = m->n_fds};
+	const struct birth c = {.program = h->machines->program, .argv = argv, .fds = m->fds, .n_fds = m->n_fds, .log = s->log};
 	int r = birth_clone(h, &c, host_uid(h, s->number), s->net.netns, &n, err);
 	s->pid = n.pid;
 	s->pidfd = n.pidfd;
@@ -252,18 +252,24 @@ static int park(struct slot *s, const bool *cancelled, struct error *err)
 	return r == 0 ? await(&b, MSG_ID_parked, err) : r;
 }
 
-/* For the operator: the end of what its console says, hostile bytes. */
-static void log_console(const struct slot *s, struct str id)
+/* For the operator: the end of the file, line by line; hostile bytes. */
+static void log_end(int file, const char *what, struct str id)
 {
 	char tail[4096];
 	struct stat st;
 	const struct log_ids ids = {.sandbox = id};
-	if (s->console < 0 || fstat(s->console, &st) < 0)
+	if (file < 0 || fstat(file, &st) < 0)
 		return;
-	ssize_t n = pread(s->console, tail, sizeof(tail), MAX(st.st_size - (off_t)sizeof(tail), 0));
+	ssize_t n = pread(file, tail, sizeof(tail), MAX(st.st_size - (off_t)sizeof(tail), 0));
 	struct str rest = str_n(tail, n > 0 ? (size_t)n : 0), line;
 	while (str_cut(rest, '\n', &line, &rest))
-		log_write(LOG_WARN, &ids, "its console: %.*s", STR_FMT(str_trim(line)));
+		log_write(LOG_WARN, &ids, "its %s: %.*s", what, STR_FMT(str_trim(line)));
+}
+
+void machine_log(const struct slot *s, struct str id)
+{
+	log_end(s->log, "monitor", id);
+	log_end(s->console, "console", id);
 }
 
 int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, struct error *err)
@@ -279,7 +285,7 @@ int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, co
 	}
 	if (r == 0)
 		r = make_cgroups(h, s, &c->spec, err);
-	if (r == 0 && (s->console = memfd_create("console", MFD_CLOEXEC)) < 0)
+	if (r == 0 && ((s->console = memfd_create("console", MFD_CLOEXEC)) < 0 || (s->log = memfd_create("log", MFD_CLOEXEC)) < 0))
 		r = error_errno(err, -errno, "console");
 	if (r == 0)
 		r = arguments(h, s, c, &m, err);
@@ -292,7 +298,7 @@ int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, co
 	if (r == 0)
 		r = park(s, cancelled, err);
 	if (r < 0)
-		log_console(s, c->spec.id);
+		machine_log(s, c->spec.id);
 	return r == 0 ? slot_send_claim(h, s, c, err) : r;
 }
 

@@ -12,4 +12,7 @@ int machine_adopt(struct host *h, struct slot *s, const struct reach *reach, str
 /* The last line on its console, cut; "" = not known. */
 void machine_last_words(const struct slot *s, char *to, size_t size);
 
+/* Writes the end of what monitor and console have said to our log. */
+void machine_log(const struct slot *s, struct str id);
+
 #endif

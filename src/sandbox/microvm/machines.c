@@ -60,6 +60,8 @@ int machines_new(const struct backend_config *c, struct machines **ret, struct e
 		log_info("microVMs: kernel %s", k.version);
 	else
 		snprintf(m->why, sizeof(m->why), "%s", why.message);
+	if (r < 0 && !str_is(str_of(c->options->isolation), "namespace"))
+		log_warn("no microVMs: %s", m->why);
 	guest_kernel_done(&k);
 	if (r < 0 && str_is(str_of(c->options->isolation), "microvm")) {
 		machines_free(m);

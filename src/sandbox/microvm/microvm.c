@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 enum {
+	MONITOR_FAILED = 12, /* and above: the exit status says that it was not the guest */
 	DISK_SECONDS = 20, /* for what is dirty inside to reach the image */
 };
 
@@ -77,6 +78,8 @@ static void say_end(const struct box *b, char *to, size_t size)
 		if (ends[i].status == status)
 			what = ends[i].what;
 	machine_last_words(b->slot, words, sizeof(words));
+	if (code != CLD_EXITED || status >= MONITOR_FAILED)
+		machine_log(b->slot, str_of(b->id));
 	if (what)
 		snprintf(to, size, "%s%s%s", what, words[0] ? ": " : "", words);
 	else if (code == CLD_EXITED)

@@ -14,6 +14,7 @@ enum {
 
 /* It lives on when its box ends: then it sees the end of the stream. */
 struct opening {
+	bool direct; /* to envd, which PID 1 serves itself: nothing is answered, and who is not there is seen as the end of the stream */
 	struct opening *prev, *next;
 	struct backend *backend;
 	int fd;
@@ -69,19 +70,20 @@ static void on_readable(struct loop_fd *w, uint32_t events, void *arg)
 
 static void on_timeout(struct loop_timer *t, void *arg)
 {
-	finish(arg, -ETIMEDOUT);
+	struct opening *o = arg;
+	finish(o, o->direct ? 0 : -ETIMEDOUT);
 }
 
 static int begin(struct opening *o, struct box *b, uint16_t port, int theirs)
 {
 	const unsigned char head[] = {(unsigned char)port, (unsigned char)(port >> 8)};
-	if (send(o->fd, head, sizeof(head), MSG_NOSIGNAL) != sizeof(head))
+	if (!o->direct && send(o->fd, head, sizeof(head), MSG_NOSIGNAL) != sizeof(head))
 		return -errno;
-	o->watch = loop_fd_add(o->backend->loop, o->fd, EPOLLIN | EPOLLRDHUP, on_readable, o);
+	o->watch = o->direct ? NULL : loop_fd_add(o->backend->loop, o->fd, EPOLLIN | EPOLLRDHUP, on_readable, o);
 	o->timer = loop_timer_new(o->backend->loop, on_timeout, o);
-	if (!o->watch || !o->timer || loop_timer_in(o->timer, PATIENCE_SECONDS * NS_PER_S) < 0)
+	if ((!o->direct && !o->watch) || !o->timer || loop_timer_in(o->timer, o->direct ? 0 : PATIENCE_SECONDS * NS_PER_S) < 0)
 		return -ENOMEM;
-	return chan_send(b->monitor, MSG_ID_vm_open, &(struct msg_vm_open){.port = VSOCK_PORT_OPEN}, 1, &theirs, 1, NULL);
+	return chan_send(b->monitor, MSG_ID_vm_open, &(struct msg_vm_open){.port = o->direct ? VSOCK_PORT_ENVD : VSOCK_PORT_OPEN}, 1, &theirs, 1, NULL);
 }
 
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
@@ -102,7 +104,7 @@ int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void
 		close(ends[0]);
 		return -ENOMEM;
 	}
-	*o = (struct opening){.backend = b->backend, .fd = ends[0], .done = done, .arg = arg};
+	*o = (struct opening){.backend = b->backend, .direct = port == VSOCK_PORT_ENVD, .fd = ends[0], .done = done, .arg = arg};
 	int r = begin(o, b, port, theirs);
 	if (r < 0) {
 		opening_free(o);

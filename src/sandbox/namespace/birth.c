@@ -33,13 +33,14 @@ static int place_descriptors(const struct birth *c, int null, int go)
 	for (size_t i = 0; i < c->n_fds; i++)
 		if ((high[i] = (int)syscall(SYS_fcntl, c->fds[i], F_DUPFD, HIGH)) < 0)
 			return -1;
+	int log = (int)syscall(SYS_fcntl, c->log < 0 ? null : c->log, F_DUPFD, HIGH);
 	null = (int)syscall(SYS_fcntl, null, F_DUPFD, HIGH);
 	go = (int)syscall(SYS_fcntl, go, F_DUPFD, HIGH);
 	int program = (int)syscall(SYS_fcntl, c->program, F_DUPFD, HIGH);
-	if (null < 0 || go < 0 || program < 0)
+	if (null < 0 || log < 0 || go < 0 || program < 0)
 		return -1;
 	for (int i = 0; i < CHILD_FIRST; i++)
-		if (syscall(SYS_dup3, null, i, 0) < 0)
+		if (syscall(SYS_dup3, i == 2 ? log : null, i, 0) < 0)
 			return -1;
 	for (size_t i = 0; i < c->n_fds; i++)
 		if (syscall(SYS_dup3, high[i], CHILD_FIRST + (int)i, 0) < 0)
@@ -138,7 +139,7 @@ int birth_init(struct host *h, const char *group, uid_t uid, int netns, int list
 	snprintf(memory, sizeof(memory), "memory=/cgroup/memory/%s/work", group);
 	snprintf(cpu, sizeof(cpu), "cpu=/cgroup/cpu/%s/work", group);
 	const char *const argv[] = {"cubicle-init", "3", memory, cpu, NULL};
-	const struct birth c = {.program = h->init, .argv = argv, .fds = &listener, .n_fds = 1};
+	const struct birth c = {.program = h->init, .argv = argv, .fds = &listener, .n_fds = 1, .log = -1};
 	return birth_clone(h, &c, uid, netns, ret, err);
 }
 

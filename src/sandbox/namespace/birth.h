@@ -21,6 +21,7 @@ struct birth {
 	const char *const *argv;
 	const int *fds;          /* become 3, 4, …; 0 to 2 are /dev/null */
 	size_t n_fds;            /* at most BIRTH_FDS */
+	int log;                 /* becomes 2 in place of /dev/null; -1 = none */
 };
 
 /*

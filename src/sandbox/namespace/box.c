@@ -185,7 +185,7 @@ void box_find_evidence(struct box *b)
 	}
 	char status[200];
 	b->runtime->say_end(b, status, sizeof(status));
-	if (agent.oom_kills)
+	if (agent.oom_kills || (b->slot->machine && work.oom_kills)) /* the group work of a microVM is its monitor */
 		snprintf(d->reason, sizeof(d->reason), "oom_killed");
 	else
 		snprintf(d->reason, sizeof(d->reason), "crashed");

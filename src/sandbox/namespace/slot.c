@@ -36,7 +36,7 @@ struct slot *slot_new(unsigned number)
 	if (!s)
 		return NULL;
 	s->number = number;
-	s->pidfd = s->conn = s->mnt = s->monitor = s->console = -1;
+	s->pidfd = s->conn = s->mnt = s->monitor = s->log = s->console = -1;
 	s->disk = DISK_NONE;
 	s->net.netns = s->net.dns_udp = s->net.dns_tcp = s->net.tap = -1;
 	snprintf(s->name, sizeof(s->name), "s%u", number);
@@ -418,7 +418,7 @@ void slot_leave(struct slot *s)
 		close(s->mnt);
 	if (s->has_net)
 		network_slot_done(&s->net);
-	int *fds[] = {&s->conn, &s->monitor, &s->console};
+	int *fds[] = {&s->conn, &s->monitor, &s->log, &s->console};
 	for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
 		if (*fds[i] >= 0)
 			close(steal_fd(fds[i]));

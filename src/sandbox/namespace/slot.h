@@ -36,6 +36,7 @@ struct slot {
 	bool machine;        /* a microVM (microvm/machine_slot.h): PID 1 is its monitor, which is in the work group with all of the guest, and the disk is not mounted here */
 	int monitor;         /* connection to that, until the loop takes it; -1 */
 	int console;         /* what the guest has written to its console, a memory file; -1 = not known */
+	int log;             /* what the monitor has logged, likewise */
 	struct net_slot net;
 	struct disk disk;
 	struct cgroup_limits limits; /* of the work group, as set */

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import struct
 import subprocess
@@ -166,7 +167,8 @@ def basics(server, **body):
 def tail():
     """The end of the server's log, without the noise, and what the kernel complained about."""
     lines = [line for line in open(LOG) if "/health" not in line] if os.path.exists(LOG) else []
-    kernel = subprocess.run(["dmesg", "--level=emerg,alert,crit,err"], capture_output=True, text=True).stdout.splitlines(keepends=True)
+    kernel = [line for line in subprocess.run(["dmesg", "-x"], capture_output=True, text=True).stdout.splitlines(keepends=True)
+              if re.match(r"\w+ *:(emerg|alert|crit|err) ", line) or "audit" in line]
     return "".join(lines[-40:] + kernel[-20:])
 
 

@@ -72,13 +72,14 @@ class Vm:
     everyone = []
 
     def __init__(self, name, *words, memory=128, vcpus=1, disks=(), tap=None, restore=None, kernel=KERNEL, initramfs=HERE / "initramfs"):
-        """`disks`: (path, further words); `restore`: the files of state and memory."""
+        """`disks`: (path, further words); `tap`: a descriptor, closed here; `restore`: the files of state and memory."""
         self.name, self.dir = name, pathlib.Path(tempfile.mkdtemp(prefix=name + "-"))
         fds = {"kvm": os.open("/dev/kvm", os.O_RDWR), "console": os.open(self.dir / "console", os.O_RDWR | os.O_CREAT)}
         for which in "admin", "control":
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
                 s.bind(str(self.dir / which))
                 s.listen(16)
+                s.setblocking(False)
                 fds[which] = s.detach()
         if restore:
             fds |= {word: os.open(path, os.O_RDONLY) for word, path in zip(("state", "memfile"), restore)}
@@ -92,7 +93,7 @@ class Vm:
         pass_fds = [*fds.values(), *(fd for fd, _ in opened), *([] if tap is None else [tap])]
         with open(self.dir / "log", "wb") as log:
             self.process = subprocess.Popen([HERE / "cubicle-vmm", *argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds)
-        for fd in [*fds.values(), *(fd for fd, _ in opened)]:
+        for fd in pass_fds:
             os.close(fd)
         self.admin = None
         Vm.everyone.append(self)
@@ -228,7 +229,7 @@ def network(vm):
     vm.sh(f"ip addr add {INSIDE}/24 dev eth0 && ip link set eth0 up && ping -c 3 {OUTSIDE}")
     for _ in range(2):
         assert vm.sh(f"wget -q -O - http://{OUTSIDE}:8000/ | sha256sum").split()[0] == hashlib.sha256(BLOB).hexdigest()
-    vm.sh(f"head -c 500000 /dev/urandom > /tmp/f; wget -q -O - --post-file=/tmp/f http://{OUTSIDE}:8000/")
+    vm.sh(f"head -c 500000 /dev/urandom | base64 > /tmp/f; wget -q -O - --post-file=/tmp/f http://{OUTSIDE}:8000/")
     assert hashlib.sha256(Handler.posted).hexdigest() == vm.sh("sha256sum < /tmp/f").split()[0]
     web.shutdown()
     say("ok: the network, both ways")
@@ -286,9 +287,11 @@ def monitor():
 def endings():
     for script, status in ("echo c > /proc/sysrq-trigger", PANIC), ("reboot -f", RESET):
         vm = Vm("ends").up()
+        say("up")
         if status == PANIC:
-            vm.sh("for i in $(seq 100); do head -c 8000 /dev/zero | tr '\\0' x; echo; done > /dev/ttyS0")
+            vm.sh("for i in $(seq 40); do head -c 8000 /dev/zero | tr '\\0' x; echo; done > /dev/ttyS0")
             assert (vm.dir / "console").stat().st_size <= 257 << 10, (vm.dir / "console").stat().st_size
+        say("told")
         vm.leave(f"(sleep 1; {script}) >/dev/null 2>&1 &")
         vm.ends(status)
         assert status != PANIC or "Kernel panic - not syncing" in (vm.dir / "console").read_text(errors="replace"), vm.story()
