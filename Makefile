@@ -10,7 +10,7 @@ SUITES ?=
 FUZZ_SECONDS ?= 30
 MESON ?= meson
 
-.PHONY: run build test bench asan coverage fuzz test-distro clean install
+.PHONY: run build test bench bench-vm asan coverage fuzz test-distro clean install
 
 run: build
 	@scripts/run '$(STATE_DIR)' '$(LISTEN)'
@@ -50,6 +50,11 @@ bench: build
 	@build/venv/bin/python bench/cells build
 	@build/venv/bin/python bench/pools build
 	@build/venv/bin/python bench/templates build
+
+# The microVM monitor against this machine's KVM; and, where that is hardware's, microVMs beside namespaces.
+# CUBICLE_GUEST_KERNEL: the option guest.kernel, where no kernel for guests is installed.
+bench-vm: build
+	@build/venv/bin/python bench/vm build
 
 # Debian 12's stock kernel under emulation: cgroup v2 with a power cut, then cgroup v1.
 test-distro: build

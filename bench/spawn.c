@@ -1,17 +1,21 @@
 /*
  * Times a command from fork to the first byte of its output, CONCURRENCY at once, ROUNDS times: how peers (bwrap, runc, ...) are measured beside us.
  *
- *   spawn CONCURRENCY ROUNDS COMMAND [ARGUMENT...]     "%d" in an argument becomes a number of its own for each run
+ *   spawn CONCURRENCY ROUNDS COMMAND [ARGUMENT...]     "%d" in an argument becomes a number of its own for each run, "%o" a descriptor that is
+ *                                                       the output's, for a program that wants it elsewhere than at 1
  */
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { OUTPUT = 63 };
 
 extern char **environ;
 
@@ -36,12 +40,15 @@ static double now_ms(void)
 static void once(struct runner *me)
 {
 	char *argv[64], numbered[64][256];
+	bool elsewhere = false;
 	int pipe_fds[2], status = 1, number = __atomic_add_fetch(&next_number, 1, __ATOMIC_SEQ_CST);
 	for (int i = 0; i <= count; i++) {
 		argv[i] = command[i];
-		char *mark = command[i] ? strstr(command[i], "%d") : NULL;
-		if (mark) {
-			snprintf(numbered[i], sizeof(numbered[i]), "%.*s%d%s", (int)(mark - command[i]), command[i], number, mark + 2);
+		char *mark = command[i] ? strstr(command[i], "%d") : NULL, *output = command[i] ? strstr(command[i], "%o") : NULL;
+		elsewhere |= output != NULL;
+		if (mark || output) {
+			char *at = mark ? mark : output;
+			snprintf(numbered[i], sizeof(numbered[i]), "%.*s%d%s", (int)(at - command[i]), command[i], mark ? number : OUTPUT, at + 2);
 			argv[i] = numbered[i];
 		}
 	}
@@ -51,6 +58,8 @@ static void once(struct runner *me)
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 1);
+	if (elsewhere)
+		posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], OUTPUT);
 	pid_t pid;
 	double start = now_ms();
 	int r = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);

@@ -6,11 +6,13 @@
 #include <string.h>
 
 /* Where things are. */
-enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x5000, IDT = 0x6000, TSS = 0x7000, STACK = 0x30000 };
+enum { PORTS = 0x68 }; /* in the TSS: a bit for each port that ring 3 must not use */
+enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x5000, IDT = 0x6000, TSS = 0x7000, TSS_LIMIT = PORTS + 8192, STACK = 0x30000 };
 
 /* r8: the data, r9: the first device's page. */
 __asm__(".pushsection .rodata\n"
-	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_wild, mini_end\n"
+	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_wild, "
+	"mini_waits, mini_reads, mini_inputs, mini_rings, mini_end\n"
 	"mini_begin:\n"
 	"mini_handler:\n"
 	"	lock incq 8(%r8)\n"
@@ -62,9 +64,44 @@ __asm__(".pushsection .rodata\n"
 	"	ud2\n"
 	"mini_wild:\n"
 	"	jmp *%r9\n"
+	"mini_waits:\n"
+	"1:	lock incq (%r8)\n"
+	"	pause\n"
+	"	mov 28(%r8), %ecx\n"
+	"	test %ecx, %ecx\n"
+	"	jz 1b\n"
+	"	cmp $1, %ecx\n"
+	"	je mini_off\n"
+	"	mov $0x3f8, %dx\n"
+	"	mov $'m', %al\n	out %al, %dx\n"
+	"	mov $10, %al\n	out %al, %dx\n"
+	"	cmp $2, %ecx\n"
+	"	je mini_off\n"
+	"	jmp mini_quiet\n"
+	"mini_reads:\n"
+	"	mov 32(%r8), %rbx\n"
+	"1:	mov (%rbx), %eax\n"
+	"	lock incq (%r8)\n"
+	"	jmp 1b\n"
+	"mini_inputs:\n"
+	"	mov 32(%r8), %rdx\n"
+	"1:	in %dx, %al\n"
+	"	lock incq (%r8)\n"
+	"	jmp 1b\n"
+	"mini_rings:\n"
+	"	mov 32(%r8), %rbx\n"
+	"	mov $0, %eax\n"
+	"1:	lock incq (%r8)\n"
+	"	mov (%r8), %rcx\n"
+	"	mov %eax, (%rbx)\n"
+	"2:	pause\n"
+	"	cmp %rcx, 40(%r8)\n"
+	"	jb 2b\n"
+	"	jmp 1b\n"
 	"mini_end:\n"
 	".popsection\n");
-extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_wild[], mini_end[];
+extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_wild[],
+	mini_waits[], mini_reads[], mini_inputs[], mini_rings[], mini_end[];
 
 static const char *const programs[] = {
 	[MINI_COUNT] = mini_count,
@@ -75,10 +112,15 @@ static const char *const programs[] = {
 	[MINI_OFF] = mini_off,
 	[MINI_FAULTS] = mini_faults,
 	[MINI_WILD] = mini_wild,
+	[MINI_WAITS] = mini_waits,
+	[MINI_READS] = mini_reads,
+	[MINI_INPUTS] = mini_inputs,
+	[MINI_RINGS] = mini_rings,
 };
 
 _Static_assert(ACPI_POWER_OFF == 0x34 && LAYOUT_PORT_POWER == 0x600 && LAYOUT_PORT_SERIAL == 0x3f8 && MINI_PORT == 0x510 && MINI_PORT_IN == 0x520, "the programs know these");
 _Static_assert(offsetof(struct mini_data, interrupts) == 8 && offsetof(struct mini_data, port) == 16, "the programs know these");
+_Static_assert(offsetof(struct mini_data, go) == 28 && offsetof(struct mini_data, address) == 32 && offsetof(struct mini_data, answered) == 40, "the programs know these");
 
 static void put(const struct guest_memory *m, uint64_t address, uint64_t value)
 {
@@ -104,6 +146,7 @@ static void set_descriptors(const struct guest_memory *m)
 	put(m, GDT + 16, 0x00cf93000000ffff); /* data */
 	put(m, GDT + 24, 0x00affb000000ffff); /* the same for ring 3 */
 	put(m, GDT + 32, 0x00cff3000000ffff);
+	put(m, TSS + 0x60, (uint64_t)PORTS << 48);
 	put(m, IDT + MINI_VECTOR * 16, (handler & 0xffff) | 0x08ull << 16 | 0x8e00ull << 32 | (handler >> 16 & 0xffff) << 48);
 	put(m, IDT + MINI_VECTOR * 16 + 8, handler >> 32);
 }
@@ -117,7 +160,7 @@ static int set_registers(int vcpu, enum mini_program p, unsigned ring)
 	s.cs = (struct kvm_segment){.limit = UINT32_MAX, .selector = (uint16_t)(ring ? 24 | ring : 8), .type = 11, .present = 1, .dpl = (uint8_t)ring, .s = 1, .l = 1, .g = 1};
 	s.ss = (struct kvm_segment){.limit = UINT32_MAX, .selector = (uint16_t)(ring ? 32 | ring : 16), .type = 3, .present = 1, .dpl = (uint8_t)ring, .db = 1, .s = 1, .g = 1};
 	s.ds = s.es = s.fs = s.gs = s.ss;
-	s.tr = (struct kvm_segment){.base = TSS, .limit = 0x67, .selector = 40, .type = 11, .present = 1};
+	s.tr = (struct kvm_segment){.base = TSS, .limit = TSS_LIMIT, .selector = 40, .type = 11, .present = 1};
 	s.ldt = (struct kvm_segment){.unusable = 1};
 	s.gdt = (struct kvm_dtable){.base = GDT, .limit = 55};
 	s.idt = (struct kvm_dtable){.base = IDT, .limit = 0xfff};

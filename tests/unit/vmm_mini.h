@@ -23,7 +23,13 @@ struct mini_data {
 	uint64_t counter;     /* of the program `count` */
 	uint64_t interrupts;  /* that were handled */
 	uint32_t port, quick, slow; /* read by the program `accesses` */
+	/* The rest is said to the programs, before they run: */
+	uint32_t go;          /* to `waits`: enum mini_go */
+	uint64_t address;     /* where `reads`, `rings` (memory) and `inputs` (a port) go */
+	uint64_t answered;    /* `rings` goes on when this is not under `counter` */
 };
+
+enum mini_go { MINI_STAY, MINI_GO_OFF, MINI_GO_SAY_OFF, MINI_GO_SAY };
 
 /* Programs: each says its name's first letter at MINI_PORT when it is done, and counts from then on. */
 enum mini_program {
@@ -35,6 +41,11 @@ enum mini_program {
 	MINI_OFF,      /* turns itself off by the ACPI port */
 	MINI_FAULTS,   /* an exception without a handler: a triple fault */
 	MINI_WILD,     /* executes what is at a device's address */
+	/* For ring 3, too: */
+	MINI_WAITS,    /* counts until `go` is said: then it turns itself off, says a line on the serial port and turns itself off, or says the line and counts */
+	MINI_READS,    /* reads 4 bytes at `address` and counts, again and again */
+	MINI_INPUTS,   /* the same with a byte of a port */
+	MINI_RINGS,    /* counts, writes 4 bytes at `address` and waits until that is answered, again and again */
 };
 
 /* Sets up memory and the processor, so that it begins with the program. 0 or -errno. */
