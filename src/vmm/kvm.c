@@ -90,13 +90,15 @@ int kvm_init(struct kvm *k, int system, struct error *err)
 	k->xcrs = has(k->vm, KVM_CAP_XCRS);
 	k->tsc_control = has(k->vm, KVM_CAP_TSC_CONTROL);
 	r = reserve_pages(k, err);
-	if (r == 0 && (r = kvm_ioctl(k->vm, KVM_CREATE_IRQCHIP, NULL)) < 0)
-		error_errno(err, r, "making the interrupt controller");
-	if (r >= 0)
-		r = route_lines(k, err);
 	if (r < 0)
 		kvm_done(k);
 	return r;
+}
+
+int kvm_add_interrupts(struct kvm *k, struct error *err)
+{
+	int r = kvm_ioctl(k->vm, KVM_CREATE_IRQCHIP, NULL);
+	return r < 0 ? error_errno(err, r, "making the interrupt controller") : route_lines(k, err);
 }
 
 void kvm_done(struct kvm *k)

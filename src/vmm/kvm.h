@@ -17,9 +17,11 @@ struct kvm {
 	bool tsc_deadline, tsc_control, log_dirty;
 };
 
-/* A machine without processors and memory, with an interrupt controller: from a descriptor of /dev/kvm, which stays the caller's and open until kvm_done(). Every capability needed is looked
+/* A machine with nothing in it: from a descriptor of /dev/kvm, which stays the caller's and open until kvm_done(). Every capability needed is looked
  * for, and the error says which is missing. 0 or -errno. */
 int kvm_init(struct kvm *k, int system, struct error *err);
+/* Its interrupt controller, after its memory, which some kernels take many times as long to register once there is one; before its processors. 0 or -errno. */
+int kvm_add_interrupts(struct kvm *k, struct error *err);
 void kvm_done(struct kvm *k);
 
 /* Gives the machine its memory; with log_dirty kvm_dirty() works. 0 or -errno. */

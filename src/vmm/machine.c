@@ -197,6 +197,8 @@ struct machine *machine_new(struct loop *l, struct machine_config *c, struct err
 	if (r == 0)
 		r = kvm_set_memory(&m->kvm, &m->memory, c->log_dirty, err);
 	if (r == 0)
+		r = kvm_add_interrupts(&m->kvm, err);
+	if (r == 0)
 		r = add_processors(m, c->vcpus, err);
 	if (r == 0)
 		r = add_serial(m, c, err);

@@ -92,6 +92,7 @@ static void begin_in(struct world *w, enum mini_program p, unsigned ring, bool l
 	assert_int_equal(kvm_init(&w->kvm, kvm_fd, &err), 0);
 	assert_int_equal(memory_map(&w->memory, MINI_MEMORY, -1, 0, &err), 0);
 	assert_int_equal(kvm_set_memory(&w->kvm, &w->memory, log_dirty, &err), 0);
+	assert_int_equal(kvm_add_interrupts(&w->kvm, &err), 0);
 	w->vcpus = vcpus_new(w->loop, &w->kvm, 1, &bus, w, &err);
 	assert_non_null(w->vcpus);
 	assert_int_equal(mini_set(&w->kvm, vcpus_fd(w->vcpus, 0), &w->memory, p, ring), 0);
