@@ -366,6 +366,38 @@ static void test_machine(void **state)
 	unmake(&w);
 }
 
+static uint32_t register_of(struct whole *w, size_t device, uint64_t offset)
+{
+	uint32_t value = 0;
+	virtio_mmio_read(w->machine->device[device], offset, &value, sizeof(value));
+	return value;
+}
+
+/* Every register of every device, from inside: the machine goes on, and each device can be reset. */
+static void test_pokes(void **state)
+{
+	struct whole w;
+	struct error err = {0};
+	make(&w, -1);
+	size_t n = w.machine->n_devices;
+	assert_int_equal(mini_set(&w.machine->kvm, vcpus_fd(w.machine->vcpus, 0), &w.machine->memory, MINI_POKES, 0), 0);
+	mini_data(&w.machine->memory)->address = LAYOUT_MMIO + n * LAYOUT_MMIO_STEP;
+	assert_int_equal(machine_start(w.machine, &err), 0);
+	machine_resume(w.machine);
+	until(w.loop, counter(&w.machine->memory) >> 32);
+	assert_int_equal(w.end, VCPU_GOES_ON);
+	machine_pause(w.machine);
+	for (size_t i = 0; i < n; i++) {
+		const uint32_t none = 0, found = 1;
+		virtio_mmio_write(w.machine->device[i], 0x70, &none, sizeof(none));
+		assert_int_equal(register_of(&w, i, 0x70), 0);
+		assert_int_equal(register_of(&w, i, 0x00), 0x74726976);
+		virtio_mmio_write(w.machine->device[i], 0x70, &found, sizeof(found));
+		assert_int_equal(register_of(&w, i, 0x70), 1);
+	}
+	unmake(&w);
+}
+
 static void save_and_restore(unsigned ring)
 {
 	struct whole w, copy[2];
@@ -628,6 +660,7 @@ int main(void)
 		cmocka_unit_test(test_stop_while_asking),
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_machine),
+		cmocka_unit_test(test_pokes),
 		cmocka_unit_test(test_saved),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_admin),

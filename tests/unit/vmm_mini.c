@@ -12,7 +12,7 @@ enum { PML4 = 0x1000, PDPT = 0x2000, PD_LOW = 0x3000, PD_HIGH = 0x4000, GDT = 0x
 /* r8: the data, r9: the first device's page. */
 __asm__(".pushsection .rodata\n"
 	".globl mini_begin, mini_handler, mini_count, mini_quiet, mini_accesses, mini_dirties, mini_serial, mini_off, mini_faults, mini_wild, "
-	"mini_waits, mini_reads, mini_inputs, mini_rings, mini_end\n"
+	"mini_waits, mini_reads, mini_inputs, mini_rings, mini_pokes, mini_end\n"
 	"mini_begin:\n"
 	"mini_handler:\n"
 	"	lock incq 8(%r8)\n"
@@ -98,10 +98,30 @@ __asm__(".pushsection .rodata\n"
 	"	cmp %rcx, 40(%r8)\n"
 	"	jb 2b\n"
 	"	jmp 1b\n"
+	"mini_pokes:\n"
+	"	mov 32(%r8), %rsi\n"
+	"	mov $15, %eax\n"
+	"1:	mov %r9, %rbx\n"
+	"2:	mov (%rbx), %ecx\n"
+	"	mov %eax, (%rbx)\n"
+	"	lock incq (%r8)\n"
+	"	add $4, %rbx\n"
+	"	mov %ebx, %ecx\n"
+	"	and $0xfff, %ecx\n"
+	"	cmp $0x180, %ecx\n"
+	"	jne 3f\n"
+	"	add $0xe80, %rbx\n"
+	"3:	cmp %rsi, %rbx\n"
+	"	jb 2b\n"
+	"	dec %eax\n"
+	"	cmp $-2, %eax\n"
+	"	jne 1b\n"
+	"	movl $1, 4(%r8)\n"
+	"	jmp mini_quiet\n"
 	"mini_end:\n"
 	".popsection\n");
 extern const char mini_begin[], mini_handler[], mini_count[], mini_quiet[], mini_accesses[], mini_dirties[], mini_serial[], mini_off[], mini_faults[], mini_wild[],
-	mini_waits[], mini_reads[], mini_inputs[], mini_rings[], mini_end[];
+	mini_waits[], mini_reads[], mini_inputs[], mini_rings[], mini_pokes[], mini_end[];
 
 static const char *const programs[] = {
 	[MINI_COUNT] = mini_count,
@@ -116,6 +136,7 @@ static const char *const programs[] = {
 	[MINI_READS] = mini_reads,
 	[MINI_INPUTS] = mini_inputs,
 	[MINI_RINGS] = mini_rings,
+	[MINI_POKES] = mini_pokes,
 };
 
 _Static_assert(ACPI_POWER_OFF == 0x34 && LAYOUT_PORT_POWER == 0x600 && LAYOUT_PORT_SERIAL == 0x3f8 && MINI_PORT == 0x510 && MINI_PORT_IN == 0x520, "the programs know these");

@@ -45,6 +45,7 @@ enum mini_program {
 	MINI_WAITS,    /* counts until `go` is said: then it turns itself off, says a line on the serial port and turns itself off, or says the line and counts */
 	MINI_READS,    /* reads 4 bytes at `address` and counts, again and again */
 	MINI_INPUTS,   /* the same with a byte of a port */
+	MINI_POKES,    /* reads and writes each 4 bytes of each register of the devices up to `address`, with the values 15 down to -1; then counts from 1 << 32 */
 	MINI_RINGS,    /* counts, writes 4 bytes at `address` and waits until that is answered, again and again */
 };
 
