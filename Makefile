@@ -10,7 +10,7 @@ SUITES ?=
 FUZZ_SECONDS ?= 30
 MESON ?= meson
 
-.PHONY: run build test bench bench-vm asan coverage fuzz test-distro clean install
+.PHONY: run build test test-vm bench bench-vm asan coverage fuzz test-distro clean install
 
 run: build
 	@scripts/run '$(STATE_DIR)' '$(LISTEN)'
@@ -20,12 +20,12 @@ build:
 	@scripts/build build -Dtests=false
 	@ln -sfn build/src/cli/cubicle cubicle
 
-# Everything: all suites, then unit and protocol under the sanitizers, then Debian 12's own kernel. With SUITES only those, once.
+# Everything: all suites, then unit and protocol under the sanitizers, then Debian 12's own kernel, then microVMs in that. With SUITES only those, once.
 test:
 	@scripts/deps test
 	@scripts/build build-test -Dflavour=test
 	@scripts/test build-test $(SUITES)
-	@[ -n '$(SUITES)' ] || $(MAKE) --no-print-directory asan test-distro
+	@[ -n '$(SUITES)' ] || $(MAKE) --no-print-directory asan test-distro test-vm
 
 # The unit and protocol suites under the address and undefined-behaviour sanitizers.
 asan:
@@ -60,6 +60,11 @@ bench-vm: build
 test-distro: build
 	@scripts/deps test
 	@tests/distro/run build
+
+# MicroVMs in Debian 12's stock kernel under emulation, which emulates AMD SVM for them.
+test-vm: build
+	@scripts/deps test
+	@tests/vm/run build
 
 clean:
 	rm -rf build build-test build-asan build-cov build-fuzz cubicle
