@@ -25,6 +25,20 @@ static int nibble(char c)
 	return -1;
 }
 
+void le_put(char *to, uint64_t v, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		to[i] = (char)(v >> (8 * i));
+}
+
+uint64_t le_get(const char *p, unsigned bytes)
+{
+	uint64_t v = 0;
+	for (unsigned i = 0; i < bytes; i++)
+		v |= (uint64_t)(unsigned char)p[i] << (8 * i);
+	return v;
+}
+
 int hex_decode(struct str s, void *to, size_t n)
 {
 	if (s.n != 2 * n)

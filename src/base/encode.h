@@ -1,11 +1,17 @@
-/* Hex, base64, and quoting for a shell. */
+/* Hex, base64, little-endian numbers, and quoting for a shell. */
 #ifndef CUBICLE_BASE_ENCODE_H
 #define CUBICLE_BASE_ENCODE_H
 
 #include "base/buf.h"
 
+#include <stdint.h>
+
 /* Lower-case hex of n bytes and a NUL into to[2n + 1]. Returns to. */
 char *hex_encode(char *to, const void *p, size_t n);
+
+/* A number of at most 8 bytes, the lowest first. */
+void le_put(char *to, uint64_t v, unsigned bytes);
+uint64_t le_get(const char *p, unsigned bytes);
 
 /* Exactly n bytes from 2n hex digits of either case: 0 or -EINVAL. */
 int hex_decode(struct str s, void *to, size_t n);

@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "io/inner_port.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -208,56 +209,14 @@ static void on_inner(struct loop_fd *w, uint32_t events, void *arg)
 	on_event(c, &c->inner, &c->outer, events);
 }
 
-static socklen_t address_of(const struct connection *c, struct sockaddr_storage *ret)
-{
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(c->port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(c->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-	if (c->candidate == 1) {
-		memcpy(ret, &v6, sizeof(v6));
-		return sizeof(v6);
-	}
-	v4.sin_addr.s_addr = htonl(c->candidate == 0 ? INADDR_LOOPBACK : c->ports->own_address);
-	memcpy(ret, &v4, sizeof(v4));
-	return sizeof(v4);
-}
-
-/* A connect to a port of the ephemeral range that nobody listens on may be given that port as its own, and then meets itself. */
-static bool met_itself(int fd)
-{
-	struct sockaddr_storage own = {0}, peer = {0};
-	socklen_t own_n = sizeof(own), peer_n = sizeof(peer);
-	return getsockname(fd, (struct sockaddr *)&own, &own_n) == 0 && getpeername(fd, (struct sockaddr *)&peer, &peer_n) == 0 && own_n == peer_n &&
-	       memcmp(&own, &peer, own_n) == 0;
-}
-
-/* 1 = connected, 0 = not yet, or -errno. */
-static int state_of(int fd)
-{
-	struct pollfd p = {.fd = fd, .events = POLLOUT};
-	int error = 0;
-	socklen_t n = sizeof(error);
-	if (poll(&p, 1, 0) <= 0)
-		return 0;
-	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0)
-		return -errno;
-	if (error)
-		return -error;
-	return met_itself(fd) ? -ECONNREFUSED : 1;
-}
-
 static int begin_connect(struct connection *c)
 {
-	struct sockaddr_storage at = {0};
-	socklen_t n = address_of(c, &at);
 	const int one = 1;
-	c->inner.fd = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (c->inner.fd < 0)
-		return -errno;
+	int r = inner_port_begin(c->candidate, c->ports->own_address, c->port, &c->inner.fd);
 	/* What comes in pieces goes on in pieces, at once. */
-	setsockopt(c->inner.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	if (connect(c->inner.fd, (struct sockaddr *)&at, n) < 0 && errno != EINPROGRESS)
-		return -errno;
-	return state_of(c->inner.fd);
+	if (r >= 0)
+		setsockopt(c->inner.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	return r;
 }
 
 static void on_connecting(struct loop_fd *w, uint32_t events, void *arg);
@@ -302,7 +261,7 @@ static void try_addresses(struct connection *c)
 static void on_connecting(struct loop_fd *w, uint32_t events, void *arg)
 {
 	struct connection *c = arg;
-	int r = state_of(c->inner.fd);
+	int r = inner_port_state(c->inner.fd);
 	if (r == 0)
 		return;
 	if (r > 0) {

@@ -1,4 +1,5 @@
 #include "io/messages.h"
+#include "base/encode.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -28,26 +29,12 @@ const struct msg_type *msg_type(unsigned id)
 	return NULL;
 }
 
-static void put(char *to, uint64_t v, unsigned bytes)
-{
-	for (unsigned i = 0; i < bytes; i++)
-		to[i] = (char)(v >> (8 * i));
-}
-
-static uint64_t get(const char *p, unsigned bytes)
-{
-	uint64_t v = 0;
-	for (unsigned i = 0; i < bytes; i++)
-		v |= (uint64_t)(unsigned char)p[i] << (8 * i);
-	return v;
-}
-
 /* Takes one u32-length-prefixed run off *rest; false (rest untouched) when it does not fit. */
 static bool take_run(struct str *rest, struct str *ret)
 {
 	if (rest->n < 4)
 		return false;
-	size_t n = get(rest->p, 4);
+	size_t n = le_get(rest->p, 4);
 	if (n > rest->n - 4)
 		return false;
 	*ret = str_n(rest->p + 4, n);
@@ -60,7 +47,7 @@ static int add_run(struct buf *raw, struct str s)
 	char n[4];
 	if (s.n > MSG_MAX)
 		return -EMSGSIZE;
-	put(n, s.n, 4);
+	le_put(n, s.n, 4);
 	return buf_add(raw, n, 4) < 0 || buf_add_str(raw, s) < 0 ? -ENOMEM : 0;
 }
 
@@ -112,9 +99,9 @@ static struct str *view_at(const void *m, const struct msg_field *f)
 static void add_field(struct buf *to, const struct msg_field *f, struct str bytes)
 {
 	char head[8];
-	put(head, f->tag, 2);
-	put(head + 2, f->kind, 2);
-	put(head + 4, bytes.n, 4);
+	le_put(head, f->tag, 2);
+	le_put(head + 2, f->kind, 2);
+	le_put(head + 4, bytes.n, 4);
 	buf_add(to, head, sizeof(head));
 	buf_add_str(to, bytes);
 }
@@ -126,7 +113,7 @@ static int encode_field(struct buf *to, const struct msg_field *f, const void *m
 	switch ((enum msg_kind)f->kind) {
 	case MSG_U64:
 	case MSG_I64:
-		put(number, *(const uint64_t *)(const void *)at, 8);
+		le_put(number, *(const uint64_t *)(const void *)at, 8);
 		add_field(to, f, str_n(number, 8));
 		return 0;
 	case MSG_BOOL:
@@ -165,11 +152,11 @@ int msg_encode(unsigned type, const void *m, uint64_t request, struct buf *to, s
 	if (length > MSG_MAX)
 		return error_set(err, -EMSGSIZE, 400, "%s: longer than %d bytes in all", t->name, MSG_MAX);
 	char *at = to->data + to->start + before;
-	put(at, magic, 4);
-	put(at + 4, MSG_VERSION, 2);
-	put(at + 6, type, 2);
-	put(at + 8, length, 4);
-	put(at + 16, request, 8);
+	le_put(at, magic, 4);
+	le_put(at + 4, MSG_VERSION, 2);
+	le_put(at + 6, type, 2);
+	le_put(at + 8, length, 4);
+	le_put(at + 16, request, 8);
 	return 0;
 }
 
@@ -183,7 +170,7 @@ static int decode_field(const struct msg_field *f, void *m, unsigned kind, struc
 	case MSG_I64:
 		if (bytes.n != 8)
 			return -EPROTO;
-		*(uint64_t *)(void *)at = get(bytes.p, 8);
+		*(uint64_t *)(void *)at = le_get(bytes.p, 8);
 		return 0;
 	case MSG_BOOL:
 		if (bytes.n != 1 || (unsigned char)bytes.p[0] > 1)
@@ -212,9 +199,9 @@ static const struct msg_field *field_of(const struct msg_type *t, unsigned tag)
 
 int msg_decode(struct str d, struct msg_header *ret_header, void *ret, size_t size, struct error *err)
 {
-	if (d.n < MSG_HEADER || d.n > MSG_MAX || get(d.p, 4) != magic || get(d.p + 8, 4) != d.n)
+	if (d.n < MSG_HEADER || d.n > MSG_MAX || le_get(d.p, 4) != magic || le_get(d.p + 8, 4) != d.n)
 		return error_set(err, -EPROTO, 500, "message: bad header");
-	struct msg_header h = {(uint16_t)get(d.p + 4, 2), (uint16_t)get(d.p + 6, 2), get(d.p + 16, 8)};
+	struct msg_header h = {(uint16_t)le_get(d.p + 4, 2), (uint16_t)le_get(d.p + 6, 2), le_get(d.p + 16, 8)};
 	const struct msg_type *t = msg_type(h.type);
 	if (!t || h.version < MSG_VERSION_OLDEST || h.version > MSG_VERSION)
 		return error_set(err, -EOPNOTSUPP, 500, "message: type %u of version %u is unknown", h.type, h.version);
@@ -224,8 +211,8 @@ int msg_decode(struct str d, struct msg_header *ret_header, void *ret, size_t si
 	for (struct str rest = str_from(d, MSG_HEADER); rest.n;) {
 		if (rest.n < 8)
 			return error_set(err, -EPROTO, 500, "message %s: cut field", t->name);
-		unsigned tag = (unsigned)get(rest.p, 2), kind = (unsigned)get(rest.p + 2, 2);
-		size_t n = get(rest.p + 4, 4);
+		unsigned tag = (unsigned)le_get(rest.p, 2), kind = (unsigned)le_get(rest.p + 2, 2);
+		size_t n = le_get(rest.p + 4, 4);
 		if (n > rest.n - 8)
 			return error_set(err, -EPROTO, 500, "message %s: field %u runs over the end", t->name, tag);
 		const struct msg_field *f = field_of(t, tag);

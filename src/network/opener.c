@@ -5,6 +5,7 @@
 #include "network/slot.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "io/inner_port.h"
 #include "io/loop.h"
 
 #include <arpa/inet.h>
@@ -88,55 +89,6 @@ static void complete(struct request *q, int result)
 	}
 }
 
-static socklen_t address_of(const struct request *q, struct sockaddr_storage *ret)
-{
-	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(q->port)};
-	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(q->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-	if (q->candidate == 1) {
-		memcpy(ret, &v6, sizeof(v6));
-		return sizeof(v6);
-	}
-	v4.sin_addr.s_addr = htonl(q->candidate == 0 ? INADDR_LOOPBACK : q->guest_address);
-	memcpy(ret, &v4, sizeof(v4));
-	return sizeof(v4);
-}
-
-/* A connect to a port of the ephemeral range that nobody listens on may be given that port as its own, and then meets itself. */
-static bool met_itself(int fd)
-{
-	struct sockaddr_storage own = {0}, peer = {0};
-	socklen_t own_n = sizeof(own), peer_n = sizeof(peer);
-	return getsockname(fd, (struct sockaddr *)&own, &own_n) == 0 && getpeername(fd, (struct sockaddr *)&peer, &peer_n) == 0 && own_n == peer_n &&
-		memcmp(&own, &peer, own_n) == 0;
-}
-
-/* 1 = connected, 0 = not yet, or -errno. */
-static int state_of(int fd)
-{
-	struct pollfd p = {.fd = fd, .events = POLLOUT};
-	if (poll(&p, 1, 0) <= 0)
-		return 0;
-	int error = 0;
-	socklen_t n = sizeof(error);
-	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0)
-		return -errno;
-	if (error)
-		return -error;
-	return met_itself(fd) ? -ECONNREFUSED : 1;
-}
-
-static int begin_connect(struct request *q)
-{
-	struct sockaddr_storage at = {0};
-	socklen_t n = address_of(q, &at);
-	q->fd = socket(at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (q->fd < 0)
-		return -errno;
-	if (connect(q->fd, (struct sockaddr *)&at, n) < 0 && errno != EINPROGRESS)
-		return -errno;
-	return state_of(q->fd);
-}
-
 static unsigned waiting_of(const struct opener *o, ino_t net)
 {
 	unsigned n = 0;
@@ -178,7 +130,7 @@ static void try_addresses(struct request *q)
 	}
 	int r = -ECONNREFUSED;
 	for (; q->candidate < 3; q->candidate++) {
-		r = begin_connect(q);
+		r = inner_port_begin(q->candidate, q->guest_address, q->port, &q->fd);
 		if (r >= 0)
 			break;
 		if (q->fd >= 0)
@@ -198,7 +150,7 @@ static void try_addresses(struct request *q)
 static void on_event(struct loop_fd *w, uint32_t events, void *arg)
 {
 	struct request *q = arg;
-	int r = state_of(q->fd);
+	int r = inner_port_state(q->fd);
 	if (r == 0)
 		return;
 	if (r > 0)

@@ -1,4 +1,5 @@
 #include "vmm/state_file.h"
+#include "base/encode.h"
 #include "base/sha256.h"
 
 #include <errno.h>
@@ -7,24 +8,10 @@ static const char magic[8] = {'C', 'U', 'B', 'V', 'M', 'S', 'T', '\n'};
 
 enum { AT_VERSION = 8, AT_SIZE = 16, AT_MEMORY = 24, AT_DIGEST = 32, BLOCK_HEADER = 16 };
 
-static void set(char *to, uint64_t v, unsigned bytes)
-{
-	for (unsigned i = 0; i < bytes; i++)
-		to[i] = (char)(v >> (8 * i));
-}
-
-static uint64_t get(const char *p, unsigned bytes)
-{
-	uint64_t v = 0;
-	for (unsigned i = 0; i < bytes; i++)
-		v |= (uint64_t)(unsigned char)p[i] << (8 * i);
-	return v;
-}
-
 void state_put(struct buf *b, uint64_t v, unsigned bytes)
 {
 	char n[8];
-	set(n, v, bytes);
+	le_put(n, v, bytes);
 	buf_add(b, n, bytes);
 }
 
@@ -32,7 +19,7 @@ bool state_take(struct str *rest, unsigned bytes, uint64_t *ret)
 {
 	if (rest->n < bytes)
 		return false;
-	*ret = get(rest->p, bytes);
+	*ret = le_get(rest->p, bytes);
 	*rest = str_from(*rest, bytes);
 	return true;
 }
@@ -59,9 +46,9 @@ int state_seal(struct buf *b, uint64_t memory)
 		return -ENOMEM;
 	char *header = b->data + b->start;
 	memcpy(header, magic, sizeof(magic));
-	set(header + AT_VERSION, STATE_VERSION, 4);
-	set(header + AT_SIZE, buf_len(b), 8);
-	set(header + AT_MEMORY, memory, 8);
+	le_put(header + AT_VERSION, STATE_VERSION, 4);
+	le_put(header + AT_SIZE, buf_len(b), 8);
+	le_put(header + AT_MEMORY, memory, 8);
 	sha256(buf_str(b), digest);
 	memcpy(header + AT_DIGEST, digest, sizeof(digest));
 	return 0;
@@ -92,13 +79,13 @@ int state_check(struct str file, uint64_t *ret_memory, struct error *err)
 		return bad(err, "it was never finished");
 	if (memcmp(file.p, magic, sizeof(magic)) != 0)
 		return bad(err, "it is something else");
-	if (get(file.p + AT_VERSION, 4) != STATE_VERSION)
-		return error_set(err, -EINVAL, 500, "saved state: it is of version %u, this monitor reads %u", (unsigned)get(file.p + AT_VERSION, 4), (unsigned)STATE_VERSION);
-	if (get(file.p + AT_SIZE, 8) != file.n)
+	if (le_get(file.p + AT_VERSION, 4) != STATE_VERSION)
+		return error_set(err, -EINVAL, 500, "saved state: it is of version %u, this monitor reads %u", (unsigned)le_get(file.p + AT_VERSION, 4), (unsigned)STATE_VERSION);
+	if (le_get(file.p + AT_SIZE, 8) != file.n)
 		return bad(err, "it was cut or lengthened");
 	int r = check_digest(file, err);
 	if (r == 0)
-		*ret_memory = get(file.p + AT_MEMORY, 8);
+		*ret_memory = le_get(file.p + AT_MEMORY, 8);
 	return r;
 }
 
@@ -106,10 +93,10 @@ int state_find(struct str file, enum state_kind kind, uint32_t index, struct str
 {
 	struct str rest = str_from(file, STATE_HEADER);
 	while (rest.n >= BLOCK_HEADER) {
-		uint64_t n = get(rest.p + 8, 8);
+		uint64_t n = le_get(rest.p + 8, 8);
 		if (n > rest.n - BLOCK_HEADER)
 			break;
-		if (get(rest.p, 4) == (uint64_t)kind && get(rest.p + 4, 4) == index) {
+		if (le_get(rest.p, 4) == (uint64_t)kind && le_get(rest.p + 4, 4) == index) {
 			*ret = str_n(rest.p + BLOCK_HEADER, (size_t)n);
 			return 0;
 		}

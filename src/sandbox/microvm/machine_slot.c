@@ -317,18 +317,7 @@ int machine_adopt(struct host *h, struct slot *s, const struct reach *reach, str
 		r = MIN(s->monitor = slot_connect(h, name, err), 0);
 	if (r == 0)
 		r = MIN(s->conn = slot_connect(h, s->name, err), 0);
-	if (r < 0)
-		return r;
-	int netns = process_namespace(s->pid, "net");
-	if (netns < 0)
-		return error_errno(err, netns, "network namespace of slot %u", s->number);
-	r = network_machine_adopt(h->network, s->number, netns, &s->net, err);
-	if (r < 0) {
-		close(netns);
-		return r;
-	}
-	s->has_net = true;
-	return network_slot_set(h->network, &s->net, reach, err);
+	return r == 0 ? slot_adopt_network(h, s, reach, err) : r;
 }
 
 void machine_last_words(const struct slot *s, char *to, size_t size)

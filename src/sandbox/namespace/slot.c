@@ -333,6 +333,21 @@ int slot_find_process(struct slot *s, struct error *err)
 	return error_set(err, -ESRCH, 500, "its first process had ended when the node came back");
 }
 
+int slot_adopt_network(struct host *h, struct slot *s, const struct reach *reach, struct error *err)
+{
+	int netns = process_namespace(s->pid, "net");
+	if (netns < 0)
+		return error_errno(err, netns, "network namespace of slot %u", s->number);
+	int r = (s->machine ? network_machine_adopt : network_slot_adopt)(h->network, s->number, netns, &s->net, err);
+	if (r < 0) {
+		close(netns);
+		return r;
+	}
+	s->has_net = true;
+	/* The node may have ended between a change of the policy and its record. */
+	return network_slot_set(h->network, &s->net, reach, err);
+}
+
 int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err)
 {
 	char name[sizeof(s->disk.name)];
@@ -358,17 +373,7 @@ int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach
 		r = error_set(err, -ESTALE, 500, "slot %u holds another sandbox", s->number);
 	if (r < 0)
 		return r;
-	int netns = process_namespace(s->pid, "net");
-	if (netns < 0)
-		return error_errno(err, netns, "network namespace of slot %u", s->number);
-	r = network_slot_adopt(h->network, s->number, netns, &s->net, err);
-	if (r < 0) {
-		close(netns);
-		return r;
-	}
-	s->has_net = true;
-	/* The node may have ended between a change of the policy and its record. */
-	r = network_slot_set(h->network, &s->net, reach, err);
+	r = slot_adopt_network(h, s, reach, err);
 	if (r < 0)
 		return r;
 	return disk < 0 ? error_set(err, disk, 500, "%s", lost.message) : 0;

@@ -76,6 +76,9 @@ int slot_weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct 
 /* Is the process s->pid the one that began at s->start, and alive? Then s->pidfd is of it: 0. -ESRCH: no. */
 int slot_find_process(struct slot *s, struct error *err);
 
+/* Of an adopted one whose process lives: its network again, with this policy. 0 or -errno. */
+int slot_adopt_network(struct host *h, struct slot *s, const struct reach *reach, struct error *err);
+
 /* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s. Its network policy is put in force again.
  * -ESRCH: it is dead. On failure: slot_release(). */
 int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err);
