@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -68,6 +69,9 @@ def kernel(cache, package):
     root = cache / name
     if root.exists():
         return Kernel(root)
+    for old in cache.glob("linux-image-*"):
+        if re.sub(r"[\d.-]+", "", old.name) == re.sub(r"[\d.-]+", "", name):  # a former version of the same
+            shutil.rmtree(old)
     with temporary(cache) as work:
         download = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", name]
         if subprocess.run(download, cwd=work).returncode:  # lists that are not fresh name files that are gone
