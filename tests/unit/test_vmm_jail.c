@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "vmm/jail.h"
 #include "vmm/serial.h"
+#include "vmm/vsock_mux.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { UID = 70000 };
+enum { UID = 70000, FILE_SIZE = 1 << 20 };
 
 /* Not _exit(): a sanitizer's does more than that. */
 static _Noreturn void leave(int status)
@@ -231,7 +232,7 @@ static int inside(void)
 	int before = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
 	struct error err = {0};
 	check(before >= 0);
-	int r = jail_enter(UID, &err);
+	int r = jail_enter(UID, FILE_SIZE, &err);
 	if (r < 0) {
 		fprintf(stderr, "%s\n", err.message);
 		return 250;
@@ -246,7 +247,8 @@ static int inside(void)
 		check(strstr(text, lines[i]));
 	check(prctl(PR_GET_DUMPABLE) == 0);
 	check(getrlimit(RLIMIT_CORE, &l) == 0 && l.rlim_max == 0);
-	check(getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_max <= 1024);
+	check(getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_max >= VSOCK_CONNECTIONS + 256 && l.rlim_max <= JAIL_FILES);
+	check(getrlimit(RLIMIT_FSIZE, &l) == 0 && l.rlim_max == FILE_SIZE);
 	/* Nothing is here, and nothing can be made. */
 	check(stat("/proc", &st) < 0 && errno == ENOENT);
 	check(stat("/etc", &st) < 0 && errno == ENOENT);
