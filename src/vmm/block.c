@@ -30,6 +30,7 @@ enum {
 	SEGMENT_BYTES = 64 << 10,
 	SEGMENTS = CHAIN_PARTS_MAX - 2, /* beside header and status */
 	REQUEST_BYTES = 16 << 20,  /* what segments of that size come to; bounds how long a reset waits */
+	UNDER_WAY_BYTES = 64 << 20, /* then the rest stays in the queue: bounds how long a pause waits, and a queue's end, for which the loop stands still */
 	CACHED_BYTES = 128 << 10,  /* a read up to here is tried on the loop */
 	DISCARD_SECTORS = (1 << 30) / SECTOR,
 	ZEROES_SECTORS = REQUEST_BYTES / SECTOR, /* may have to be written one by one */
@@ -51,6 +52,7 @@ struct block {
 	struct virtio_blk_config config;
 	struct bucket bytes, operations;
 	struct loop_timer *timer; /* of what the buckets hold back */
+	uint64_t moving; /* bytes that the threads have to move */
 	struct chain chain;
 	int done; /* eventfd: something is in `finished` */
 	struct loop_fd *done_watch;
@@ -85,11 +87,19 @@ static struct block_request *take_all(struct requests *list)
 	return r;
 }
 
-static unsigned free_all(struct block_request *r)
+/* What is read or written for it; of zeros nobody knows how they are made. */
+static uint64_t moves(const struct block_request *r)
+{
+	return r->type == VIRTIO_BLK_T_IN || r->type == VIRTIO_BLK_T_OUT || r->type == VIRTIO_BLK_T_WRITE_ZEROES ? r->bytes : 0;
+}
+
+/* Of what was submitted. */
+static unsigned free_all(struct block *b, struct block_request *r)
 {
 	unsigned n = 0;
 	for (struct block_request *next; r; r = next, n++) {
 		next = r->next;
+		b->moving -= moves(r);
 		free(r);
 	}
 	return n;
@@ -138,6 +148,7 @@ static int start_threads(struct block *b)
 
 static void submit(struct block *b, struct block_request *r)
 {
+	b->moving += moves(r);
 	pthread_mutex_lock(&b->lock);
 	append(&b->waiting, r);
 	b->under_way++;
@@ -165,23 +176,15 @@ static void answer_finished(struct block *b)
 	struct block_request *r = take_all(&b->finished);
 	pthread_mutex_unlock(&b->lock);
 	if (!b->d.active) { /* broken: its queue is not touched any more */
-		free_all(r);
+		free_all(b, r);
 		return;
 	}
 	for (struct block_request *next; r; r = next) {
 		next = r->next;
+		b->moving -= moves(r);
 		answer(b, r);
 	}
 	virtio_used(&b->d, &b->d.queue[0]);
-}
-
-static void on_done(struct loop_fd *w, uint32_t events, void *arg)
-{
-	struct block *b = arg;
-	uint64_t n;
-	ssize_t r = read(b->done, &n, sizeof(n));
-	(void)r;
-	answer_finished(b);
 }
 
 /* --- requests --- */
@@ -294,8 +297,7 @@ static bool begin(struct block *b, int64_t now)
 		use_parts(r, c->out, c->n_out, 0);
 	else if (r->type == VIRTIO_BLK_T_OUT)
 		use_parts(r, c->in, c->n_in, sizeof(header));
-	if (r->type == VIRTIO_BLK_T_IN || r->type == VIRTIO_BLK_T_OUT)
-		bucket_take(&b->bytes, now, r->bytes);
+	bucket_take(&b->bytes, now, moves(r));
 	if (r->type == VIRTIO_BLK_T_IN && r->bytes <= CACHED_BYTES && block_io_cached(r))
 		answer(b, r);
 	else
@@ -313,6 +315,12 @@ static bool held_back(struct block *b, int64_t now)
 	return wait != 0;
 }
 
+/* The threads have enough: on_done() goes on with the queue. */
+static bool busy(const struct block *b)
+{
+	return b->moving >= UNDER_WAY_BYTES;
+}
+
 static void run_queue(struct block *b)
 {
 	struct virtqueue *q = &b->d.queue[0];
@@ -323,7 +331,7 @@ static void run_queue(struct block *b)
 	do {
 		virtqueue_notifications(q, false);
 		int r = 1;
-		while (n < REQUESTS_A_TURN && virtqueue_has(q)) {
+		while (n < REQUESTS_A_TURN && !busy(b) && virtqueue_has(q)) {
 			int64_t now = clock_boottime();
 			held = held_back(b, now);
 			if (held)
@@ -342,10 +350,20 @@ static void run_queue(struct block *b)
 			return;
 		}
 		virtqueue_notifications(q, true);
-	} while (!held && n < REQUESTS_A_TURN && virtqueue_has(q));
+	} while (!held && n < REQUESTS_A_TURN && !busy(b) && virtqueue_has(q));
 	if (n == REQUESTS_A_TURN)
 		virtio_again(&b->d);
 	virtio_used(&b->d, q);
+}
+
+static void on_done(struct loop_fd *w, uint32_t events, void *arg)
+{
+	struct block *b = arg;
+	uint64_t n;
+	ssize_t r = read(b->done, &n, sizeof(n));
+	(void)r;
+	answer_finished(b);
+	run_queue(b);
 }
 
 static void on_timer(struct loop_timer *t, void *arg)
@@ -372,9 +390,9 @@ static void block_reset(struct virtio_device *d)
 	if (b->timer)
 		loop_timer_stop(b->timer);
 	pthread_mutex_lock(&b->lock);
-	b->under_way -= free_all(take_all(&b->waiting));
+	b->under_way -= free_all(b, take_all(&b->waiting));
 	wait_idle(b);
-	free_all(take_all(&b->finished));
+	free_all(b, take_all(&b->finished));
 	pthread_mutex_unlock(&b->lock);
 }
 

@@ -14,19 +14,23 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-enum { MAX_FILES = 1024 }; /* connections into the guest, mostly */
-
 static bool jailed;
 
-static int set_limits(struct error *err)
+static int set_limits(uint64_t file_size, struct error *err)
 {
 	const struct {
 		__rlimit_resource_t resource;
 		rlim_t most;
-	} limits[] = {{RLIMIT_CORE, 0}, {RLIMIT_NOFILE, MAX_FILES}, {RLIMIT_MSGQUEUE, 0}, {RLIMIT_LOCKS, 0}};
-	for (size_t i = 0; i < ARRAY_SIZE(limits); i++)
-		if (setrlimit(limits[i].resource, &(struct rlimit){limits[i].most, limits[i].most}) < 0)
+	} limits[] = {{RLIMIT_CORE, 0}, {RLIMIT_NOFILE, JAIL_FILES}, {RLIMIT_FSIZE, file_size}, {RLIMIT_MSGQUEUE, 0}, {RLIMIT_LOCKS, 0}};
+	for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+		struct rlimit l;
+		if (getrlimit(limits[i].resource, &l) < 0)
 			return error_errno(err, -errno, "jail: limits");
+		/* More than there was is not this root's to give. */
+		l.rlim_cur = l.rlim_max = MIN(limits[i].most, l.rlim_max);
+		if (setrlimit(limits[i].resource, &l) < 0)
+			return error_errno(err, -errno, "jail: limits");
+	}
 	return 0;
 }
 
@@ -72,10 +76,10 @@ static int become_user(uid_t uid, struct error *err)
 	return 0;
 }
 
-int jail_enter(uint32_t uid, struct error *err)
+int jail_enter(uint32_t uid, uint64_t file_size, struct error *err)
 {
 	umask(0077);
-	int r = set_limits(err);
+	int r = set_limits(file_size, err);
 	if (r == 0)
 		r = empty_root(err);
 	if (r == 0)

@@ -89,6 +89,9 @@ int kvm_init(struct kvm *k, int system, struct error *err)
 	k->tsc_deadline = has(k->vm, KVM_CAP_TSC_DEADLINE_TIMER);
 	k->xcrs = has(k->vm, KVM_CAP_XCRS);
 	k->tsc_control = has(k->vm, KVM_CAP_TSC_CONTROL);
+	/* Performance counters would be a state to save, and a channel between guests. Without them in CPUID (cpuid.c) Intel's are gone, AMD's oldest are not. */
+	if (has(k->vm, KVM_CAP_PMU_CAPABILITY) & KVM_PMU_CAP_DISABLE)
+		kvm_ioctl(k->vm, KVM_ENABLE_CAP, &(struct kvm_enable_cap){.cap = KVM_CAP_PMU_CAPABILITY, .args = {KVM_PMU_CAP_DISABLE}});
 	r = reserve_pages(k, err);
 	if (r < 0)
 		kvm_done(k);

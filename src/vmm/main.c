@@ -8,10 +8,12 @@
 #include "vmm/jail.h"
 #include "vmm/kernel.h"
 #include "vmm/state.h"
+#include "vmm/state_file.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum vmm_exit { EXIT_OFF = 0, EXIT_RESET = 10, EXIT_PANIC = 11, EXIT_GAVE_UP = 12, EXIT_NO_START = 13, EXIT_TERMINATED = 128 + SIGTERM };
@@ -40,6 +42,7 @@ static void set_signals(void)
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* an error of the write will do */
 }
 
 static void on_thread(void *arg, unsigned i)
@@ -94,11 +97,22 @@ static int make_machine(struct monitor *m, struct error *err)
 	return machine_boot(m->machine, &files, err);
 }
 
+/* Of what the monitor writes: disks, whose size does not change, and what it is saved into. */
+static uint64_t largest_file(const struct machine_config *c)
+{
+	struct stat st;
+	uint64_t size = MAX((uint64_t)STATE_MAX, c->memory);
+	for (size_t i = 0; i < c->n_disks; i++)
+		if (fstat(c->disk[i].file, &st) == 0)
+			size = MAX(size, (uint64_t)st.st_size);
+	return size;
+}
+
 static int start(struct monitor *m, struct error *err)
 {
 	int r = args_check_descriptors(&m->args, err);
 	if (r == 0 && m->args.jail)
-		r = jail_enter(m->args.uid, err);
+		r = jail_enter(m->args.uid, largest_file(&m->args.machine), err);
 	if (r < 0)
 		return r;
 	m->loop = loop_new();

@@ -174,15 +174,40 @@ static void on_tap(struct loop_fd *w, uint32_t events, void *arg)
 
 /* From the guest */
 
+/* Asks the header no more of this machine's kernel than was agreed upon? The tap itself takes every kind of segments. */
+static bool is_agreed(const struct net *n, const struct virtio_net_hdr_mrg_rxbuf *h)
+{
+	uint64_t segments = h->hdr.gso_type == VIRTIO_NET_HDR_GSO_TCPV4 ? BIT(VIRTIO_NET_F_HOST_TSO4) :
+		h->hdr.gso_type == VIRTIO_NET_HDR_GSO_TCPV6		? BIT(VIRTIO_NET_F_HOST_TSO6) :
+									  0;
+	if (h->hdr.flags & ~VIRTIO_NET_HDR_F_NEEDS_CSUM || (h->hdr.flags && !(n->d.accepted & BIT(VIRTIO_NET_F_CSUM))))
+		return false;
+	return h->hdr.gso_type == VIRTIO_NET_HDR_GSO_NONE || (h->hdr.flags && n->d.accepted & segments);
+}
+
+/* A packet that is not sent, or that the kernel does not take, full or displeased, is lost, as on any wire. */
 static void send_packet(struct net *n)
 {
 	const struct chain *c = &n->chain;
+	struct virtio_net_hdr_mrg_rxbuf header;
+	struct iovec iov[CHAIN_PARTS_MAX + 1] = {{&header, HEADER}};
+	int parts = 1;
+	size_t skip = HEADER;
 	ssize_t r;
 	if (!n->watch || c->in_bytes < PACKET_MIN || c->in_bytes > PACKET_MAX)
 		return;
-	/* A packet that the kernel does not take, full or displeased, is lost, as on any wire. */
+	/* What is looked at is what is sent, whatever the guest makes of it meanwhile. */
+	chain_read(c, 0, &header, HEADER);
+	if (!is_agreed(n, &header))
+		return;
+	for (unsigned i = 0; i < c->n_in; i++) {
+		size_t drop = MIN(skip, c->in[i].iov_len);
+		skip -= drop;
+		if (drop < c->in[i].iov_len)
+			iov[parts++] = (struct iovec){(char *)c->in[i].iov_base + drop, c->in[i].iov_len - drop};
+	}
 	do
-		r = writev(n->config.tap, c->in, (int)c->n_in);
+		r = writev(n->config.tap, iov, parts);
 	while (r < 0 && errno == EINTR);
 }
 

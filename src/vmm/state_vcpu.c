@@ -79,6 +79,8 @@ static int restore_msrs(int vcpu, unsigned i, struct str file, struct error *err
 	struct str rest;
 	uint64_t index, value, is;
 	int r = state_find(file, STATE_MSRS, i, &rest, err);
+	if (r == 0 && rest.n > MSRS_MAX * 12)
+		r = error_set(err, -EINVAL, 500, "saved state: too much of processor %u", i);
 	while (r == 0 && state_take(&rest, 4, &index) && state_take(&rest, 8, &value))
 		/* One that cannot be set is no matter when it has that value anyway. */
 		if ((r = kvm_set_msr(vcpu, (uint32_t)index, value)) < 0) {

@@ -18,7 +18,7 @@ enum vcpu_end {
 
 /* What is around the processors. n: 1, 2, 4 or 8 bytes. */
 struct vcpu_bus {
-	/* In the processors' threads, at the same time: */
+	/* In the processors' threads, at the same time. They allocate nothing: with many threads the C library's allocator makes system calls that the jail has no reason to allow. */
 	void (*begin)(void *arg, unsigned i); /* first thing in processor i's thread; may be NULL */
 	void (*port_read)(void *arg, uint16_t port, void *to, unsigned n);
 	enum vcpu_end (*port_write)(void *arg, uint16_t port, const void *from, unsigned n);

@@ -12,6 +12,7 @@ enum {
 	MAGIC = 0x74726976,  /* "virt" */
 	VENDOR = 0x49425543, /* "CUBI" */
 	STATE_VERSION = 1,
+	COMPLAINTS_MAX = 8, /* of a device, in the log: a guest can break and reset it as often as it likes */
 	STATUS_OF_DRIVER = VIRTIO_CONFIG_S_ACKNOWLEDGE | VIRTIO_CONFIG_S_DRIVER | VIRTIO_CONFIG_S_FEATURES_OK | VIRTIO_CONFIG_S_DRIVER_OK | VIRTIO_CONFIG_S_FAILED,
 };
 
@@ -62,7 +63,9 @@ void virtio_broken(struct virtio_device *d, const char *what)
 {
 	if (d->status & VIRTIO_CONFIG_S_NEEDS_RESET)
 		return;
-	log_warn("the guest's driver of the %s device broke a rule: %s; the device waits for a reset", d->ops->name, what);
+	if (d->complaints < COMPLAINTS_MAX)
+		log_warn("the guest's driver of the %s device broke a rule: %s; the device waits for a reset%s", d->ops->name, what,
+			++d->complaints < COMPLAINTS_MAX ? "" : " (this is not said again)");
 	d->active = false;
 	d->status |= VIRTIO_CONFIG_S_NEEDS_RESET;
 	if (d->status & VIRTIO_CONFIG_S_DRIVER_OK)

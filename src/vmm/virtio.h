@@ -58,6 +58,7 @@ struct virtio_device {
 	uint32_t status, features_select, driver_features_select, queue_select;
 	uint64_t driver_features;
 	uint32_t config_generation;
+	unsigned complaints;       /* about the guest, that were logged */
 	atomic_uint interrupt_status;
 };
 
@@ -80,7 +81,7 @@ void virtio_used(struct virtio_device *d, struct virtqueue *q);
 void virtio_again(struct virtio_device *d);
 /* The configuration has changed: new generation, interrupt. */
 void virtio_config_changed(struct virtio_device *d);
-/* The guest broke a rule: status DEVICE_NEEDS_RESET, `active` false, nothing more is done for it until it resets the device. Logs once. */
+/* The guest broke a rule: status DEVICE_NEEDS_RESET, `active` false, nothing more is done for it until it resets the device. Logs that, the first few times. */
 void virtio_broken(struct virtio_device *d, const char *what);
 
 /* Transport and queues and what ops->save() says, one block; version inside. load: 0 or -EINVAL; then the device is active again if it was. */

@@ -7,7 +7,7 @@
 
 enum {
 	KEEP = 16 * 1024,              /* a buffer that grew beyond this gives its memory back when it is empty */
-	UPDATE_AT = VSOCK_BUFFER / 4,  /* the guest is told of room when it knows of so much too little */
+	UPDATE_AT = 4,                 /* a part of the buffer: the guest is told of room when it knows of so much too little */
 	BOTH = VIRTIO_VSOCK_SHUTDOWN_RCV | VIRTIO_VSOCK_SHUTDOWN_SEND,
 };
 static const uint32_t RECORD_END = 1u << 31; /* in the length of a message in `in` */
@@ -19,7 +19,7 @@ struct vsock_conn *vsock_conn_new(struct vsock_mux *m, int fd, enum vsock_state 
 	struct vsock_conn *c = malloc(sizeof(*c));
 	if (!c)
 		return NULL;
-	*c = (struct vsock_conn){.mux = m, .fd = fd, .state = s, .kept = fd < 0, .deaf = fd < 0, .readable = true, .writable = true};
+	*c = (struct vsock_conn){.mux = m, .fd = fd, .state = s, .buffer = VSOCK_BUFFER, .kept = fd < 0, .deaf = fd < 0, .readable = true, .writable = true};
 	if (fd >= 0 && !(c->watch = loop_fd_add(m->loop, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, on_event, c))) {
 		free(c);
 		return NULL;
@@ -80,7 +80,7 @@ static uint32_t credit(const struct vsock_conn *c)
 static void note_forwarded(struct vsock_conn *c, size_t n)
 {
 	c->forwarded += (uint32_t)n;
-	if (c->forwarded - c->told >= UPDATE_AT)
+	if (c->forwarded - c->told >= c->buffer / UPDATE_AT)
 		c->update = true;
 }
 
@@ -274,7 +274,7 @@ static int take(struct vsock_conn *c, const struct virtio_vsock_hdr *h, const st
 	size_t n = le32toh(h->len);
 	if (c->state != VSOCK_OPEN || n > from->in_bytes - VSOCK_HEADER || (c->guest_shut & VIRTIO_VSOCK_SHUTDOWN_SEND))
 		return -EPROTO;
-	if (n > VSOCK_BUFFER - (c->received - c->forwarded))
+	if (n > c->buffer - (c->received - c->forwarded))
 		return -ENOBUFS;
 	c->received += (uint32_t)n;
 	if (c->deaf) {
@@ -343,7 +343,7 @@ static size_t say(struct vsock_conn *c, enum virtio_vsock_op op, uint32_t flags,
 	struct virtio_vsock_hdr h = vsock_header(c->host_port, c->guest_port, c->seqpacket ? VIRTIO_VSOCK_TYPE_SEQPACKET : VIRTIO_VSOCK_TYPE_STREAM, op);
 	h.len = htole32((uint32_t)n);
 	h.flags = htole32(flags);
-	h.buf_alloc = htole32(VSOCK_BUFFER);
+	h.buf_alloc = htole32(c->buffer);
 	h.fwd_cnt = htole32(c->forwarded);
 	c->told = c->forwarded;
 	c->update = false;

@@ -127,6 +127,15 @@ void vsock_mux_remove(struct vsock_conn *c)
 	}
 }
 
+/*
+ * What a stream may have the monitor keep: a thousand with a host each that reads slowly, visitors of a port, come to 32 MiB, of the 64 that a sandbox has beside its guest's memory.
+ * Fixed when it begins: a guest need not expect that what it was told becomes less. Messages have to fit whole.
+ */
+static uint32_t buffer_of(const struct vsock_mux *m, bool seqpacket)
+{
+	return seqpacket || m->n < 64 ? VSOCK_BUFFER : m->n < 256 ? VSOCK_BUFFER / 2 : VSOCK_BUFFER / 8;
+}
+
 int vsock_mux_connect(struct vsock_mux *m, int fd, bool seqpacket, uint32_t guest_port)
 {
 	cleanup_fd int owned = fd;
@@ -137,6 +146,7 @@ int vsock_mux_connect(struct vsock_mux *m, int fd, bool seqpacket, uint32_t gues
 		return -ENOMEM;
 	steal_fd(&owned);
 	c->seqpacket = seqpacket;
+	c->buffer = buffer_of(m, seqpacket);
 	c->guest_port = guest_port;
 	place(m, c);
 	if (vsock_conn_wants(c))

@@ -2,7 +2,7 @@
  * The connections of a virtio socket device (virtio 1.2, 5.10), apart from its queues: vsock_mux.c has the table of them and says which of them sends next, vsock_conn.c is one of them.
  *
  * A connection from the host has a host port that no other has or had: its slot in the low bits, a serial number above. Its bytes for the guest stay in the host's socket until the guest
- * has room for them; what the guest sends and the host's socket does not take is kept here, at most VSOCK_BUFFER, which is what the guest is told it may send (buf_alloc).
+ * has room for them; what the guest sends and the host's socket does not take is kept here, at most `buffer`, which is what the guest is told it may send (buf_alloc).
  */
 #ifndef CUBICLE_VMM_VSOCK_MUX_H
 #define CUBICLE_VMM_VSOCK_MUX_H
@@ -17,7 +17,7 @@ enum {
 	VSOCK_SLOT_BITS = 10,
 	VSOCK_CONNECTIONS = 1 << VSOCK_SLOT_BITS,
 	VSOCK_RESERVED = 16,                /* of them, for VSOCK_PORT_CONTROL only */
-	VSOCK_BUFFER = 128 * 1024,          /* bytes */
+	VSOCK_BUFFER = 128 * 1024,          /* bytes; of streams that begin while there are many, less */
 	VSOCK_MESSAGE_MAX = 64 * 1024,      /* bytes of a SEQPACKET message */
 	VSOCK_PACKET_MAX = 64 * 1024,       /* bytes in one packet to the guest */
 	VSOCK_REFUSALS = 256,
@@ -58,6 +58,7 @@ struct vsock_conn {
 	bool ended_host;               /* the host was told that nothing more comes */
 	struct buf in;                 /* not yet taken by the host; SEQPACKET: whole messages, each behind a uint32_t of length and flag */
 	struct buf part;               /* SEQPACKET: of a message whose end has not come */
+	uint32_t buffer;               /* bytes that may be held here */
 	uint32_t received, forwarded;  /* bytes, all told; the difference is held here */
 	uint32_t told;                 /* `forwarded` as the guest knows it */
 	bool update;                   /* CREDIT_UPDATE is to be sent */

@@ -417,6 +417,28 @@ static void quiet_means_that_all_is_answered(void **state)
 	end(&w);
 }
 
+/* A guest's 256 requests of 16 MiB would have the loop stand still for as long as 4 GiB take. */
+static void what_threads_have_is_bounded(void **state)
+{
+	enum { PARTS = 4, REQUESTS = 40 };
+	struct world w = {0};
+	begin(&w);
+	put_header(&w, w.header, VIRTIO_BLK_T_OUT, 0);
+	const struct part data = {w.data, DISK / PARTS, false}, parts[] = {{w.header, 16, false}, data, data, data, data, {w.status, 1, true}};
+	for (unsigned round = 0; round < 2; round++) {
+		for (unsigned i = 0; i < REQUESTS; i++)
+			driver_add_indirect(&w.driver, 0, parts, PARTS + 2);
+		driver_notify(&w.driver, 0);
+		assert_int_equal((uint16_t)(w.d->queue[0].next_avail - w.d->queue[0].next_used), (64 << 20) / DISK);
+		/* The second time around a reset. */
+		for (unsigned i = 0; i < REQUESTS && round == 0; i++)
+			driver_wait(&w.driver, w.loop, 0, NULL, NULL);
+	}
+	start(&w, WRITABLE);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_IN, 5, SECTOR, NULL), VIRTIO_BLK_S_OK);
+	end(&w);
+}
+
 static void a_saved_disk_needs_one_that_is_as_large(void **state)
 {
 	struct world w = {0};
@@ -510,6 +532,7 @@ int main(void)
 		cmocka_unit_test(a_failing_host_is_an_error_of_the_disk),
 		cmocka_unit_test(a_reset_waits_for_what_is_under_way),
 		cmocka_unit_test(quiet_means_that_all_is_answered),
+		cmocka_unit_test(what_threads_have_is_bounded),
 		cmocka_unit_test(a_saved_disk_needs_one_that_is_as_large),
 		cmocka_unit_test(a_bucket_lets_through_its_rate),
 		cmocka_unit_test(limits_hold_requests_back_and_lose_none),

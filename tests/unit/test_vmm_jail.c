@@ -3,11 +3,14 @@
 
 #include "base/cleanup.h"
 #include "vmm/jail.h"
+#include "vmm/serial.h"
+#include "vmm/vsock_mux.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +24,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { UID = 70000 };
+enum { UID = 70000, FILE_SIZE = 1 << 20 };
 
 /* Not _exit(): a sanitizer's does more than that. */
 static _Noreturn void leave(int status)
@@ -175,6 +178,45 @@ static void test_filters(void **state)
 		}
 }
 
+enum { PROCESSORS = 16 }; /* more than the C library has arenas before it asks how many processors there are */
+
+struct console {
+	pthread_barrier_t all;
+	pthread_mutex_t lock;
+	struct serial *serial;
+};
+
+/* Fills the console's log more than once, as a processor's thread. */
+static void *write_console(void *arg)
+{
+	struct console *c = arg;
+	struct sock_filter program[JAIL_PROGRAM_MAX];
+	struct sock_fprog f = {.len = (unsigned short)jail_program(JAIL_VCPU, program), .filter = program};
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &f) < 0)
+		leave(99);
+	pthread_mutex_lock(&c->lock);
+	for (unsigned i = 0; i < 2 * SERIAL_LOG_MAX; i++)
+		serial_write(c->serial, 0, i % 80 ? 'x' : '\n');
+	pthread_mutex_unlock(&c->lock);
+	pthread_barrier_wait(&c->all);
+	for (;;)
+		sched_yield();
+}
+
+static int fill_consoles(void)
+{
+	struct console c = {.lock = PTHREAD_MUTEX_INITIALIZER, .serial = serial_new(memfd_create("console", MFD_CLOEXEC), -1, NULL)};
+	pthread_t thread;
+	if (!c.serial || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return 98;
+	pthread_barrier_init(&c.all, NULL, PROCESSORS + 1);
+	for (unsigned i = 0; i < PROCESSORS; i++)
+		if (pthread_create(&thread, NULL, write_console, &c) != 0)
+			return 97;
+	pthread_barrier_wait(&c.all);
+	return 7;
+}
+
 /* In a child that is in the jail: 0, or the number of the line that was wrong. */
 #define check(x)                                                                                             \
 	do {                                                                                                 \
@@ -190,7 +232,7 @@ static int inside(void)
 	int before = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
 	struct error err = {0};
 	check(before >= 0);
-	int r = jail_enter(UID, &err);
+	int r = jail_enter(UID, FILE_SIZE, &err);
 	if (r < 0) {
 		fprintf(stderr, "%s\n", err.message);
 		return 250;
@@ -205,7 +247,8 @@ static int inside(void)
 		check(strstr(text, lines[i]));
 	check(prctl(PR_GET_DUMPABLE) == 0);
 	check(getrlimit(RLIMIT_CORE, &l) == 0 && l.rlim_max == 0);
-	check(getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_max <= 1024);
+	check(getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_max >= VSOCK_CONNECTIONS + 256 && l.rlim_max <= JAIL_FILES);
+	check(getrlimit(RLIMIT_FSIZE, &l) == 0 && l.rlim_max == FILE_SIZE);
 	/* Nothing is here, and nothing can be made. */
 	check(stat("/proc", &st) < 0 && errno == ENOENT);
 	check(stat("/etc", &st) < 0 && errno == ENOENT);
@@ -229,6 +272,11 @@ static int run_child(int (*fn)(void))
 		leave(fn());
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void test_many_processors_write_the_console(void **state)
+{
+	assert_int_equal(run_child(fill_consoles), 7);
 }
 
 static void test_jail(void **state)
@@ -297,6 +345,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_filters),
+		cmocka_unit_test(test_many_processors_write_the_console),
 		cmocka_unit_test(test_jail),
 		cmocka_unit_test(test_jail_in_user_namespace),
 	};

@@ -266,6 +266,49 @@ static void runts_and_giants_are_dropped(void **state)
 	expect_wire(w, 77, 3);
 }
 
+static void only_what_was_agreed_upon_is_asked_of_the_kernel(void **state)
+{
+	enum { CSUM = VIRTIO_NET_HDR_F_NEEDS_CSUM, SIZE = 100 };
+	static const struct {
+		unsigned char flags, type;
+		bool plain, with_tso4; /* is it sent? */
+	} cases[] = {
+		{0, 0, true, true},
+		{CSUM, 0, false, true},
+		{CSUM, VIRTIO_NET_HDR_GSO_TCPV4, false, true},
+		{0, VIRTIO_NET_HDR_GSO_TCPV4, false, false},
+		{CSUM, VIRTIO_NET_HDR_GSO_TCPV6, false, false},
+		{CSUM, VIRTIO_NET_HDR_GSO_UDP, false, false},
+		{CSUM, 5 /* UDP_L4 */, false, false},
+		{CSUM, VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_ECN, false, false},
+		{VIRTIO_NET_HDR_F_DATA_VALID, 0, false, false},
+		{CSUM | 0x80, 0, false, false},
+	};
+	struct world *w = *state;
+	unsigned char got[SIZE + 1];
+	for (unsigned with = 0; with < 2; with++) {
+		start(w, MERGE);
+		/* What stands in for a tap offers none of these. */
+		w->device->accepted |= with ? UINT64_C(1) << VIRTIO_NET_F_CSUM | UINT64_C(1) << VIRTIO_NET_F_HOST_TSO4 : 0;
+		for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+			unsigned char *p = driver_at(&w->d, w->tx, SIZE);
+			make((char *)p, SIZE, 1);
+			p[0] = cases[i].flags;
+			p[1] = cases[i].type;
+			/* The header in one part or in several. */
+			const struct part parts[] = {{w->tx, 1, false}, {w->tx + 1, 20, false}, {w->tx + 21, SIZE - 21, false}};
+			driver_add(&w->d, TX, i & 1 ? parts : &(struct part){w->tx, SIZE, false}, i & 1 ? 3 : 1);
+			driver_notify(&w->d, TX);
+			driver_wait(&w->d, w->loop, TX, NULL, NULL);
+			ssize_t n = recv(w->wire, got, sizeof(got), MSG_DONTWAIT);
+			if (n != ((with ? cases[i].with_tso4 : cases[i].plain) ? SIZE : -1))
+				fail_msg("case %zu: %zd", i, n);
+			if (n > 0)
+				assert_memory_equal(got, p, SIZE);
+		}
+	}
+}
+
 static void a_full_queue_is_sent_in_turns_after_one_notification(void **state)
 {
 	struct world *w = *state;
@@ -507,6 +550,7 @@ int main(void)
 		wired(without_buffers_the_tap_is_left_alone),
 		wired(without_mergeable_buffers_a_packet_fits_one_or_is_lost),
 		wired(runts_and_giants_are_dropped),
+		wired(only_what_was_agreed_upon_is_asked_of_the_kernel),
 		wired(a_full_queue_is_sent_in_turns_after_one_notification),
 		wired(a_useless_buffer_breaks_the_device_and_a_reset_mends_it),
 		wired(a_saved_device_goes_on_at_another_tap),

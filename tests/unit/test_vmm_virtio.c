@@ -1,6 +1,7 @@
 #include "unit.h"
 
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "vmm_driver.h"
 
 #include <errno.h>
@@ -8,6 +9,8 @@
 #include <linux/virtio_mmio.h>
 #include <linux/virtio_ring.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { MEMORY = 1 << 18, CONFIG = 12, QUEUES = 2 };
 
@@ -436,6 +439,23 @@ static void a_broken_device_waits_for_its_reset(void **state)
 	end(&w);
 }
 
+static void a_guest_that_breaks_it_again_and_again_does_not_fill_the_log(void **state)
+{
+	struct world w = {0};
+	cleanup_fd int log = memfd_create("log", MFD_CLOEXEC);
+	begin(&w, NULL);
+	log_setup("test", log, LOG_INFO);
+	for (unsigned i = 0; i < 1000; i++) {
+		driver_start(&w.driver, 0, 8);
+		virtio_broken(w.d, "test");
+		assert_int_equal(get(&w, VIRTIO_MMIO_STATUS) & BROKEN, BROKEN);
+	}
+	log_setup("test", STDERR_FILENO, LOG_INFO);
+	off_t size = lseek(log, 0, SEEK_END);
+	assert_in_range(size, 1, 4096);
+	end(&w);
+}
+
 static void a_saved_device_goes_on(void **state)
 {
 	struct world w = {0};
@@ -528,6 +548,7 @@ int main(void)
 		cmocka_unit_test(interrupts_are_raised_and_acknowledged),
 		cmocka_unit_test(the_kernels_notification_reaches_all_queues),
 		cmocka_unit_test(a_broken_device_waits_for_its_reset),
+		cmocka_unit_test(a_guest_that_breaks_it_again_and_again_does_not_fill_the_log),
 		cmocka_unit_test(a_saved_device_goes_on),
 		cmocka_unit_test(damaged_state_is_refused),
 	};

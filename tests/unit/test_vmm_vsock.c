@@ -543,6 +543,37 @@ static void two_hundred_connections_at_once(void **state)
 		close(fd[i]);
 }
 
+static void what_many_slow_hosts_have_it_keep_is_bounded(void **state)
+{
+	struct vsock_guest *g = *state;
+	enum { N = 900 };
+	int fd[N];
+	size_t allowed = 0;
+	for (int i = 0; i < N; i++)
+		fd[i] = connect_host(g, 2);
+	vsock_guest_until(g, g->n == N + 1 && latest(g)->open);
+	for (unsigned i = 1; i < g->n; i++) {
+		assert_true(g->conn[i]->host_alloc >= 16 << 10);
+		allowed += g->conn[i]->host_alloc;
+	}
+	assert_in_range(allowed, 16 * MIB, 32 * MIB);
+	/* The one with the least carries as much as any. */
+	enum { BYTES = 2 * MIB };
+	struct guest_conn *c = latest(g);
+	cleanup_free char *data = malloc(BYTES);
+	cleanup_buf struct buf got = BUF_INIT;
+	random_bytes(data, BYTES);
+	for (size_t sent = 0; sent < BYTES;) {
+		sent += vsock_guest_send(g, c, data + sent, MIN((size_t)8192, BYTES - sent), 0);
+		vsock_guest_turn(g, 0);
+		read_host(g, fd[N - 1], &got, MIN(sent, buf_len(&got) + 1));
+	}
+	read_host(g, fd[N - 1], &got, BYTES);
+	assert_memory_equal(buf_str(&got).p, data, BYTES);
+	for (int i = 0; i < N; i++)
+		close(fd[i]);
+}
+
 static void there_is_an_end_to_connections_and_dead_ones_make_room(void **state)
 {
 	struct vsock_guest *g = *state;
@@ -860,6 +891,7 @@ int main(void)
 		cmocka_unit_test(messages_that_the_host_does_not_read_wait_whole),
 		cmocka_unit_test(a_message_that_is_too_long_resets_its_connection),
 		running(two_hundred_connections_at_once),
+		running(what_many_slow_hosts_have_it_keep_is_bounded),
 		running(there_is_an_end_to_connections_and_dead_ones_make_room),
 		running(one_busy_connection_does_not_starve_the_others),
 		running(a_flood_of_nonsense_is_taken_only_as_fast_as_answers_go),
