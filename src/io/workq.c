@@ -117,3 +117,21 @@ int workq_push(struct workq *q, struct loop *l, void (*work)(void *arg), void (*
 	pthread_mutex_unlock(&q->lock);
 	return 0;
 }
+
+bool workq_take_back(struct workq *q, const void *arg)
+{
+	pthread_mutex_lock(&q->lock);
+	struct job **at = &q->first;
+	while (*at && (*at)->arg != arg)
+		at = &(*at)->next;
+	struct job *job = *at;
+	if (job) {
+		*at = job->next;
+		if (q->last == &job->next)
+			q->last = at;
+		q->queued--;
+	}
+	pthread_mutex_unlock(&q->lock);
+	free(job);
+	return job;
+}

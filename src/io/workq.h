@@ -15,4 +15,7 @@ void workq_free(struct workq *q);
  * 0, -EAGAIN when the queue is full, -ENOMEM. */
 int workq_push(struct workq *q, struct loop *l, void (*work)(void *arg), void (*done)(void *arg), void *arg);
 
+/* A job with this arg that no worker has begun is forgotten: true, and neither work() nor done() follows. */
+bool workq_take_back(struct workq *q, const void *arg);
+
 #endif

@@ -352,10 +352,13 @@ static int copy_begin(struct shot *x, struct error *err)
 	use(n, &x->record);
 	x->uses = true;
 	snprintf(path, sizeof(path), "%s/%s", n->directory, x->record.image);
-	r = box_copy(l->box, path, copied, x);
-	if (r < 0)
+	uint64_t bytes = x->bytes;
+	n->copying += bytes;
+	r = box_copy(l->box, path, copied, x); /* x may be gone behind it */
+	if (r < 0) {
+		n->copying -= bytes;
 		return error_set(err, r, 503, "the disk of sandbox %s cannot be copied now: %s", l->s.id, strerror(-r));
-	n->copying += x->bytes;
+	}
 	return 0;
 }
 

@@ -15,6 +15,7 @@
 struct loop;
 struct box;
 struct backend;
+struct machines;
 
 enum { BOX_MAX_LAYERS = 20 }; /* a template's 12 at most, and those of snapshots; more would not find their place in an overlay option of Linux 6.1 (sys/mounts.h) */
 
@@ -91,6 +92,7 @@ struct backend_config {
 	const char *state_dir;         /* the node's own directory, root-only */
 	const char *init_path;         /* cubicle-init */
 	const char *monitor_path;      /* cubicle-vmm; need not exist where there are no microVMs */
+	const struct machines *machines; /* what microVMs are made of (microvm/machines.h), for tests; copied. NULL = it is found out */
 	/* Egress learns of DNS sockets through these (the node sends dns_serve / dns_policy / dns_stop). May be called before an egress is connected. */
 	void (*dns_serve)(unsigned slot, int udp, int tcp, bool allow, struct str sandbox, void *arg);
 	void (*dns_stop)(unsigned slot, void *arg);

@@ -7,13 +7,14 @@
 #define CUBICLE_VMM_KERNEL_H
 
 #include "base/str.h"
+#include "vmm/layout.h"
 #include "vmm/memory.h"
 
 #include <linux/kvm.h>
 
 enum {
 	KERNEL_COMMAND_LINE_MAX = 2047, /* bytes; COMMAND_LINE_SIZE of x86 without the NUL */
-	KERNEL_MEMORY_MIN = 64 << 20,   /* a guest of less is refused */
+	KERNEL_MEMORY_MIN = MACHINE_MEMORY_MIN_MB << 20,   /* a guest of less is refused */
 };
 
 struct kernel_files {

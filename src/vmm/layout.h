@@ -22,6 +22,13 @@ enum {
 	LAYOUT_PORT_POWER = 0x600, /* ACPI sleep control and status, reset: see acpi.h */
 };
 
+/* How large a machine may be. */
+enum {
+	MACHINE_VCPUS_MAX = 64,
+	MACHINE_MEMORY_MIN_MB = 64,
+	MACHINE_MEMORY_MAX_MB = 1 << 20,
+};
+
 /* vsock */
 enum {
 	VSOCK_HOST = 2,

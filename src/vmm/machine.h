@@ -10,8 +10,6 @@
 
 enum {
 	MACHINE_DISKS_MAX = LAYOUT_DEVICES_MAX - 4,
-	MACHINE_VCPUS_MAX = 64,
-	MACHINE_MEMORY_MAX_MB = 1 << 20,
 };
 
 /* Descriptors are -1 when absent. machine_new() takes those of devices over and sets them to -1; the rest stays the caller's. */

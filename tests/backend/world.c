@@ -111,6 +111,7 @@ void world_start(struct world *w)
 		.options = &w->options,
 		.state_dir = node,
 		.init_path = getenv("CUBICLE_INIT"),
+		.machines = w->machines,
 		.dns_serve = dns_serve,
 		.dns_stop = dns_stop,
 	};

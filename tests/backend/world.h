@@ -13,6 +13,7 @@ struct world {
 	uint32_t uid_base; /* ids of this world's sandboxes: WORLD_IDS of them, its alone */
 	char template[96]; /* EROFS image */
 	struct options options;
+	const struct machines *machines; /* NULL = as the machine has it */
 	struct loop *loop;
 	struct backend *backend;
 };

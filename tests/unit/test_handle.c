@@ -1,5 +1,7 @@
 #include "unit.h"
 #include "sandbox/namespace/handle.h"
+#include "sandbox/namespace/runtime.h"
+#include "base/cleanup.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,11 +25,27 @@ static void what_is_written_is_read(void **state)
 	assert_string_equal(h.boot, sample.boot);
 }
 
+static void both_kinds_are_told_apart(void **state)
+{
+	const struct runtime *const kinds[] = {&namespace_runtime, &microvm_runtime};
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		struct box_handle text;
+		struct handle h = sample;
+		h.runtime = kinds[i];
+		h.warm = i == 0;
+		handle_format(&h, &text);
+		assert_int_equal(strncmp(text.text, kinds[i]->isolation, strlen(kinds[i]->isolation)), 0);
+		assert_int_equal(handle_parse(text.text, &h), 0);
+		assert_ptr_equal(h.runtime, kinds[i]);
+		assert_int_equal(h.warm, i == 0);
+	}
+}
+
 static void damaged_handles_are_refused(void **state)
 {
 	static const char good[] = "namespace-1 pid=9 start=8 slot=7 loop=6 internet=1 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966";
 	static const char *const bad[] = {
-		"", "namespace-1", "namespace-1 ", "namespace-2 pid=9 start=8 slot=7 loop=6 internet=1 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966",
+		"", "microvm-1", "microvm-2 pid=9 start=8 slot=7 loop=6 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966", "namespace-1", "namespace-1 ", "namespace-2 pid=9 start=8 slot=7 loop=6 internet=1 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966",
 		"namespace-1 pid=1 start=8 slot=7 loop=6 internet=1 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966",
 		"namespace-1 pid=9 start=8 slot=65536 loop=6 internet=1 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966",
 		"namespace-1 pid=9 start=8 slot=7 loop=6 internet=2 warm=0 boot=da1884d2-cc7e-4da3-901f-afe69e4ab966",
@@ -56,6 +74,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_written_is_read),
+		cmocka_unit_test(both_kinds_are_told_apart),
 		cmocka_unit_test(damaged_handles_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -89,6 +90,44 @@ static void work_completes_in_the_loop(void **state)
 	loop_free(l);
 }
 
+static bool gate;
+
+static void wait_at_gate(void *arg)
+{
+	__atomic_store_n((bool *)arg, true, __ATOMIC_SEQ_CST);
+	while (!__atomic_load_n(&gate, __ATOMIC_SEQ_CST))
+		sched_yield();
+}
+
+static void count(void *arg)
+{
+	(*(int *)arg)++;
+}
+
+static void a_job_that_nobody_has_begun_can_be_taken_back(void **state)
+{
+	struct loop *l = loop_new();
+	struct workq *q = workq_new(1, 1000);
+	bool begun = false;
+	int done_n[4] = {0}, finished = 0;
+	assert_int_equal(workq_push(q, l, wait_at_gate, NULL, &begun), 0);
+	while (!__atomic_load_n(&begun, __ATOMIC_SEQ_CST))
+		sched_yield();
+	assert_false(workq_take_back(q, &begun)); /* it runs */
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(workq_push(q, l, work, count, &done_n[i]), 0);
+	assert_true(workq_take_back(q, &done_n[1]));
+	assert_true(workq_take_back(q, &done_n[3])); /* the last: what comes then is behind the others all the same */
+	assert_false(workq_take_back(q, &done_n[3]));
+	assert_int_equal(workq_push(q, l, work, count, &finished), 0);
+	__atomic_store_n(&gate, true, __ATOMIC_SEQ_CST);
+	while (!finished)
+		loop_turn(l, 1000);
+	assert_true(done_n[0] == 1 && done_n[1] == 0 && done_n[2] == 1 && done_n[3] == 0);
+	workq_free(q);
+	loop_free(l);
+}
+
 /* A channel echoes kills back as ok; descriptors travel with peer. */
 static int got, got_fd = -1, ends, last_error;
 
@@ -167,6 +206,7 @@ int main(void)
 		cmocka_unit_test(timers_fire_in_order_of_time),
 		cmocka_unit_test(a_source_deleted_in_the_same_turn_is_not_called),
 		cmocka_unit_test(work_completes_in_the_loop),
+		cmocka_unit_test(a_job_that_nobody_has_begun_can_be_taken_back),
 		cmocka_unit_test(channels_queue_in_order_and_carry_descriptors),
 		cmocka_unit_test(a_peer_that_breaks_the_table_is_cut),
 	};

@@ -10,6 +10,7 @@ struct ask {
 	struct box *box;
 	uint64_t request;
 	struct loop_timer *timer;
+	int failed; /* it could not be sent: who asked is told by the next turn */
 	runtime_done_fn *done;
 	void *arg;
 };
@@ -29,29 +30,29 @@ static void on_timeout(struct loop_timer *t, void *arg)
 	struct error err = {0};
 	while (*at != late)
 		at = &(*at)->next;
-	error_set(&err, -ETIMEDOUT, 504, "the sandbox's init did not answer in time");
+	if (late->failed)
+		error_errno(&err, late->failed, "the sandbox's init");
+	else
+		error_set(&err, -ETIMEDOUT, 504, "the sandbox's init did not answer in time");
 	finish(at, &err);
 }
 
 void init_ask(struct box *b, enum msg_id type, const void *m, unsigned seconds, runtime_done_fn *done, void *arg)
 {
 	struct error err = {0};
-	struct ask *a = b->chan ? calloc(1, sizeof(*a)) : NULL;
-	int r = a ? 0 : b->chan ? -ENOMEM : -EPIPE;
-	if (a) {
-		*a = (struct ask){.next = b->asks, .box = b, .request = ++b->log_reads.last_request, .timer = loop_timer_new(b->backend->loop, on_timeout, a), .done = done, .arg = arg};
-		r = a->timer ? loop_timer_in(a->timer, seconds * NS_PER_S) : -ENOMEM;
-	}
-	if (r == 0)
-		r = chan_send(b->chan, type, m, a->request, NULL, 0, &err);
-	if (r == 0) {
+	struct ask *a = calloc(1, sizeof(*a));
+	struct loop_timer *t = a ? loop_timer_new(b->backend->loop, on_timeout, a) : NULL;
+	if (t && loop_timer_in(t, seconds * NS_PER_S) == 0) {
+		*a = (struct ask){.next = b->asks, .box = b, .request = ++b->log_reads.last_request, .timer = t, .done = done, .arg = arg};
 		b->asks = a;
+		a->failed = b->chan ? chan_send(b->chan, type, m, a->request, NULL, 0, NULL) : -EPIPE;
+		if (a->failed)
+			loop_timer_in(t, 0); /* it is armed: that takes no memory */
 		return;
 	}
-	if (a)
-		loop_timer_free(a->timer);
+	loop_timer_free(t);
 	free(a);
-	error_errno(&err, r, "the sandbox's init");
+	error_errno(&err, -ENOMEM, "the sandbox's init");
 	done(&err, arg);
 }
 

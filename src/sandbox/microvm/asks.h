@@ -4,7 +4,7 @@
 
 #include "sandbox/namespace/box.h"
 
-/* Sends it; done() follows once, perhaps before this returns (the box has no channel): err NULL for ok, else what init said, -ETIMEDOUT after so many seconds, or as asks_fail() says. */
+/* Sends it; done() follows once, before this returns only without memory: err NULL for ok, else what init said, -ETIMEDOUT after so many seconds, -EPIPE (the box has no channel), or as asks_fail() says. */
 void init_ask(struct box *b, enum msg_id type, const void *m, unsigned seconds, runtime_done_fn *done, void *arg);
 /* True when the message answers one. */
 bool asks_answer(struct box *b, const struct chan_message *m);

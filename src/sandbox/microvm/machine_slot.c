@@ -18,9 +18,11 @@
 #include <sys/stat.h>
 
 enum {
-	BOOT_SECONDS = 50,  /* until the guest's init is parked: who asked is told why not (front waits 55 s) */
 	LOOK_MS = 200,      /* how often a create that is waited for looks whether it is cancelled */
-	MONITOR_MB = 64,    /* beside the guest's memory, for the monitor and the kernel's tables */
+	MONITOR_MB = 64,    /* beside the guest's memory, for the monitor */
+	TABLES_SHARE = 128, /* and the kernel's tables: eight bytes a page for the host and as many for the guest are a 256th; twice that */
+	LOG_LINES = 40,     /* of what is said in the end */
+	LAST_MS = 2000,     /* from the end of its connection to the end of the monitor */
 	MONITOR_PIDS = 48,  /* beside a thread for each processor */
 	MONITOR_UID = 1000, /* inside its user namespace */
 	OOM_SCORE = 400,    /* as a spawner's: killed before anything of the host's */
@@ -77,9 +79,10 @@ static void owned_descriptor(struct monitor *m, const char *key, int fd, const c
 
 static int make_cgroups(struct host *h, struct slot *s, const struct box_spec *spec, struct error *err)
 {
+	uint64_t beside = MONITOR_MB + spec->memory_mb / TABLES_SHARE;
 	struct cgroup_limits agent = {.memory = (uint64_t)MONITOR_MB << 20, .pids = MONITOR_PIDS, .cpu_count = 1};
 	s->limits = (struct cgroup_limits){
-		.memory = ((uint64_t)spec->memory_mb + MONITOR_MB) << 20, .pids = spec->cpu_count + MONITOR_PIDS, .cpu_count = spec->cpu_count};
+		.memory = (spec->memory_mb + beside) << 20, .pids = spec->cpu_count + MONITOR_PIDS, .cpu_count = spec->cpu_count};
 	s->has_cgroups = true;
 	int r = cgroups_create(h->cgroups, s->name, err);
 	if (r == 0)
@@ -206,38 +209,60 @@ struct boot {
 	struct slot *slot;
 	const bool *cancelled;
 	int64_t until; /* CLOCK_MONOTONIC */
+	unsigned seconds; /* what that is from the order on */
 	char *storage;
 	union msg_any any;
 };
+
+static int fail_boot(const struct slot *s, int code, int status, struct error *err, const char *what)
+{
+	char words[120];
+	machine_last_words(s, words, sizeof(words));
+	return error_set(err, code, status, "%s%s%s", what, words[0] ? ": " : "", words);
+}
+
+/* Its connection ends before the process does: what the console says tells more. */
+static int lost_boot(const struct slot *s, struct error *err)
+{
+	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
+	bool ended = poll(&p, 1, LAST_MS) > 0;
+	return fail_boot(s, ended ? -ESRCH : -EPROTO, 500, err, ended ? "the microVM ended while it started" : "the microVM gave its control channel up while it started");
+}
 
 static int await(struct boot *b, enum msg_id type, struct error *err)
 {
 	struct slot *s = b->slot;
 	struct pollfd p[] = {{.fd = s->conn, .events = POLLIN}, {.fd = s->pidfd, .events = POLLIN}};
+	char what[80];
 	pid_t sender;
-	char words[120];
 	for (;;) {
-		int n = poll(p, 2, LOOK_MS);
+		int64_t left = b->until - clock_monotonic();
+		int n = poll(p, 2, (int)MIN(MAX(left / NS_PER_MS + 1, 0), LOOK_MS));
 		if (__atomic_load_n(b->cancelled, __ATOMIC_RELAXED))
 			return error_set(err, -ECANCELED, 500, "the sandbox was ended while it started");
-		if (n > 0 && p[0].revents & POLLIN)
-			return slot_expect(s, b->storage, type, &b->any, &sender, err);
-		if (n > 0 && p[1].revents & POLLIN) {
-			machine_last_words(s, words, sizeof(words));
-			return error_set(err, -ESRCH, 500, "the microVM ended while it started%s%s", words[0] ? ": " : "", words);
+		if (n > 0 && p[0].revents) {
+			struct error how = {0};
+			int r = slot_expect(s, b->storage, type, &b->any, &sender, &how);
+			if (r == -EPIPE || r == -ECONNRESET)
+				return lost_boot(s, err);
+			if (r < 0 && err)
+				*err = how;
+			return r;
 		}
-		if (clock_monotonic() > b->until) {
-			machine_last_words(s, words, sizeof(words));
-			return error_set(err, -ETIMEDOUT, 504, "the microVM did not start within %d s%s%s", BOOT_SECONDS, words[0] ? ": " : "", words);
+		if (n > 0 && p[1].revents)
+			return lost_boot(s, err);
+		if (left <= 0) {
+			snprintf(what, sizeof(what), "the microVM did not start within %u s", b->seconds);
+			return fail_boot(s, -ETIMEDOUT, 504, err, what);
 		}
 	}
 }
 
 /* The same words as with an init in a namespace; it attaches its spawner itself. */
-static int park(struct slot *s, const bool *cancelled, struct error *err)
+static int park(struct slot *s, const bool *cancelled, int64_t until, unsigned seconds, struct error *err)
 {
 	cleanup_free char *storage = malloc(MSG_MAX);
-	struct boot b = {.slot = s, .cancelled = cancelled, .until = clock_monotonic() + BOOT_SECONDS * NS_PER_S, .storage = storage};
+	struct boot b = {.slot = s, .cancelled = cancelled, .until = until, .seconds = seconds, .storage = storage};
 	struct msg_hello hello = {.version_min = MSG_VERSION_OLDEST, .version_max = MSG_VERSION};
 	if (!storage)
 		return error_errno(err, -ENOMEM, "slot");
@@ -262,8 +287,12 @@ static void log_end(int file, const char *what, struct str id)
 		return;
 	ssize_t n = pread(file, tail, sizeof(tail), MAX(st.st_size - (off_t)sizeof(tail), 0));
 	struct str rest = str_n(tail, n > 0 ? (size_t)n : 0), line;
-	while (str_cut(rest, '\n', &line, &rest))
-		log_write(LOG_WARN, &ids, "its %s: %.*s", what, STR_FMT(str_trim(line)));
+	size_t lines = 0;
+	for (size_t k = 0; k < rest.n; k++)
+		lines += rest.p[k] == '\n';
+	for (; str_cut(rest, '\n', &line, &rest); lines--)
+		if (lines <= LOG_LINES && str_trim(line).n)
+			log_write(LOG_WARN, &ids, "its %s: %.*s", what, STR_FMT(str_trim(line)));
 }
 
 void machine_log(const struct slot *s, struct str id)
@@ -272,7 +301,7 @@ void machine_log(const struct slot *s, struct str id)
 	log_end(s->console, "console", id);
 }
 
-int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, struct error *err)
+int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, int64_t until, struct error *err)
 {
 	cleanup_monitor struct monitor m = {0};
 	int r = host_enter(h, err);
@@ -296,8 +325,8 @@ int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, co
 	if (s->net.tap >= 0)
 		close(steal_fd(&s->net.tap));
 	if (r == 0)
-		r = park(s, cancelled, err);
-	if (r < 0)
+		r = park(s, cancelled, until, h->machines->boot_seconds, err);
+	if (r < 0 && r != -ECANCELED)
 		machine_log(s, c->spec.id);
 	return r == 0 ? slot_send_claim(h, s, c, err) : r;
 }

@@ -4,9 +4,10 @@
 
 #include "sandbox/namespace/slot.h"
 
-/* Makes network, cgroups and disk as the spec says, starts the monitor, waits until the guest's init is parked, and sends its claim. Gives up (-ECANCELED) soon after *cancelled. On failure
+/* Makes network, cgroups and disk as the spec says, starts the monitor, waits until the guest's init is parked, and sends its claim. Gives up (-ECANCELED) soon after *cancelled, and
+ * (-ETIMEDOUT) at `until` (CLOCK_MONOTONIC) when it is not parked by then. On failure
  * what was made is there still: slot_release(). */
-int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, struct error *err);
+int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, int64_t until, struct error *err);
 /* As slot_adopt(). What is inside is not asked: it may be frozen. */
 int machine_adopt(struct host *h, struct slot *s, const struct reach *reach, struct error *err);
 /* The last line on its console, cut; "" = not known. */

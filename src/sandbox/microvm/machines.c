@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 
+enum { BOOT_SECONDS = 50, ANSWER_SECONDS = 20 };
+
 void machines_free(struct machines *m)
 {
 	if (!m)
@@ -47,17 +49,32 @@ static int find_all(const struct backend_config *c, struct machines *m, struct g
 	return MIN(m->program, 0);
 }
 
+static int copy_all(const struct machines *from, struct machines *m, struct error *err)
+{
+	const int fds[] = {from->kvm, from->kernel, from->initramfs, from->program};
+	int *const to[] = {&m->kvm, &m->kernel, &m->initramfs, &m->program};
+	memcpy(m->why, from->why, sizeof(m->why));
+	m->boot_seconds = from->boot_seconds;
+	m->answer_seconds = from->answer_seconds;
+	for (size_t i = 0; i < ARRAY_SIZE(fds) && !m->why[0]; i++) {
+		*to[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+		if (*to[i] < 0)
+			return error_errno(err, -errno, "microVMs");
+	}
+	return m->why[0] ? error_set(err, -ENODEV, 500, "%s", m->why) : 0;
+}
+
 int machines_new(const struct backend_config *c, struct machines **ret, struct error *err)
 {
 	struct error why = {0};
 	struct guest_kernel k = {0};
-	struct machines *m = calloc(1, sizeof(*m));
+	struct machines *m = malloc(sizeof(*m));
 	if (!m)
 		return error_errno(err, -ENOMEM, "microVMs");
-	m->kvm = m->kernel = m->initramfs = m->program = -1;
-	int r = find_all(c, m, &k, &why);
+	*m = (struct machines){.kvm = -1, .kernel = -1, .initramfs = -1, .program = -1, .boot_seconds = BOOT_SECONDS, .answer_seconds = ANSWER_SECONDS};
+	int r = c->machines ? copy_all(c->machines, m, &why) : find_all(c, m, &k, &why);
 	if (r == 0)
-		log_info("microVMs: kernel %s", k.version);
+		log_info("microVMs: kernel %s", k.version ? k.version : "of a test");
 	else
 		snprintf(m->why, sizeof(m->why), "%s", why.message);
 	if (r < 0 && !str_is(str_of(c->options->isolation), "namespace"))

@@ -10,9 +10,11 @@ struct machines {
 	int kernel;     /* bzImage */
 	int initramfs;  /* sealed memory file: cubicle-init and the kernel's modules */
 	int program;    /* of a copy of cubicle-vmm in memory */
+	unsigned boot_seconds;   /* from a create's order until the guest's init is parked: who asked is told why not (front waits 55 s) */
+	unsigned answer_seconds; /* for the guest's init to do what its disk needs */
 };
 
-/* Without microVMs that is no error, unless the server's option `isolation` insists: 0 or -errno with *err. Takes up to half a second where there is a KVM to be tried. */
+/* Of c->machines, if there are any. Without microVMs that is no error, unless the server's option `isolation` insists: 0 or -errno with *err. Takes up to half a second where there is a KVM to be tried. */
 int machines_new(const struct backend_config *c, struct machines **ret, struct error *err);
 /* Takes NULL. */
 void machines_free(struct machines *m);

@@ -1,9 +1,12 @@
 /* The microVM's column of the table in sandbox/namespace/runtime.h. */
 #include "sandbox/microvm/asks.h"
 #include "sandbox/microvm/machine_slot.h"
+#include "sandbox/microvm/machines.h"
 #include "sandbox/microvm/openings.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "io/chan.h"
+#include "vmm/layout.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,13 +16,25 @@
 
 enum {
 	MONITOR_FAILED = 12, /* and above: the exit status says that it was not the guest */
-	DISK_SECONDS = 20, /* for what is dirty inside to reach the image */
 };
+
+static int check(const struct box_spec *spec, struct error *err)
+{
+	if (spec->cpu_count > MACHINE_VCPUS_MAX)
+		return error_set(err, -EINVAL, 400, "cpuCount: a microVM has at most %d", MACHINE_VCPUS_MAX);
+	if (spec->memory_mb < MACHINE_MEMORY_MIN_MB || spec->memory_mb > MACHINE_MEMORY_MAX_MB)
+		return error_set(err, -EINVAL, 400, "memoryMB: a microVM has %d to %d", MACHINE_MEMORY_MIN_MB, MACHINE_MEMORY_MAX_MB);
+	return 0;
+}
 
 static int start(struct box *b)
 {
+	struct host *h = b->backend->host;
+	int64_t until = b->ordered + h->machines->boot_seconds * NS_PER_S;
+	if (clock_monotonic() >= until)
+		return error_set(&b->error, -EAGAIN, 503, "too many microVMs start at once, and those before it took too long");
 	int r = box_take_slot(b);
-	return r < 0 ? r : machine_start(b->backend->host, b->slot, &b->order.claim, &b->cancelled, &b->error);
+	return r < 0 ? r : machine_start(h, b->slot, &b->order.claim, &b->cancelled, until, &b->error);
 }
 
 static int adopt(struct box *b)
@@ -52,12 +67,13 @@ static int watch(struct box *b, struct error *err)
 static void unwatch(struct box *b)
 {
 	chan_free(steal_pointer(&b->monitor));
+	openings_leave(b);
 }
 
-/* It has moved itself into its group inside. */
+/* It has moved itself into its group inside. Who asks and does not listen gets no answers; init asks again. */
 static void attach(struct box *b, pid_t spawner)
 {
-	if (b->chan)
+	if (b->chan && !chan_queued(b->chan))
 		chan_send(b->chan, MSG_ID_attached, &(struct msg_attached){0}, 0, NULL, 0, NULL);
 }
 
@@ -114,18 +130,25 @@ static void ignore(const struct error *err, void *arg)
 {
 }
 
+/* For what is dirty inside to reach the image. */
+static unsigned patience(const struct box *b)
+{
+	return b->backend->host->machines->answer_seconds;
+}
+
 static void tidy(struct box *b, bool trim)
 {
 	if (b->asks || b->frozen || b->state != BOX_RUNNING)
 		return;
 	if (trim)
-		init_ask(b, MSG_ID_trim, &(struct msg_trim){0}, DISK_SECONDS, ignore, NULL);
+		init_ask(b, MSG_ID_trim, &(struct msg_trim){0}, patience(b), ignore, NULL);
 	else
-		init_ask(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, ignore, NULL);
+		init_ask(b, MSG_ID_sync, &(struct msg_sync){0}, patience(b), ignore, NULL);
 }
 
-struct writing {
+struct asking {
 	struct box *box;
+	bool must; /* its error is one */
 	runtime_done_fn *done;
 	void *arg;
 };
@@ -135,41 +158,52 @@ static int freeze(struct box *b, bool on)
 	return cgroups_freeze(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, on);
 }
 
-static void written(const struct error *err, void *arg)
+static void answered(const struct error *err, void *arg)
 {
-	struct writing *w = arg;
+	struct asking *a = arg;
+	struct box *b = a->box;
 	struct error failed = {0};
 	bool goes = err && err->code == -ECANCELED;
-	/* Without an answer its memory is kept all the same, and what is dirty is in that. */
-	int r = !goes && w->box->frozen ? freeze(w->box, true) : 0;
+	/* One that ends already is not held back by it. */
+	int r = !goes && b->frozen && b->state == BOX_RUNNING ? freeze(b, true) : 0;
 	if (r < 0)
 		error_errno(&failed, r, "freezing");
-	w->done(goes ? err : r < 0 ? &failed : NULL, w->arg);
-	free(w);
+	a->done(goes || (err && a->must) ? err : r < 0 ? &failed : NULL, a->arg);
+	free(a);
 }
 
-/* Its init has frozen all else inside, when it was told `still`, and goes on for so long as this takes. */
-static void write_out(struct box *b, runtime_done_fn *done, void *arg)
+/* What its disk needs is done although it is frozen: its init has frozen all else inside, when it was told `still`, and goes on for so long as this takes. */
+static void ask_disk(struct box *b, enum msg_id type, const void *m, bool must, runtime_done_fn *done, void *arg)
 {
 	struct error err = {0};
-	struct writing *w = malloc(sizeof(*w));
-	int r = !w ? -ENOMEM : b->frozen ? freeze(b, false) : 0;
+	struct asking *a = malloc(sizeof(*a));
+	int r = !a ? -ENOMEM : b->frozen ? freeze(b, false) : 0;
 	if (r < 0) {
-		free(w);
+		free(a);
 		error_errno(&err, r, "thawing");
 		done(&err, arg);
 		return;
 	}
-	*w = (struct writing){b, done, arg};
-	init_ask(b, MSG_ID_sync, &(struct msg_sync){0}, DISK_SECONDS, written, w);
+	*a = (struct asking){b, must, done, arg};
+	init_ask(b, type, m, patience(b), answered, a);
+}
+
+/* Without an answer its memory is kept all the same, and what is dirty is in that. */
+static void write_out(struct box *b, runtime_done_fn *done, void *arg)
+{
+	ask_disk(b, MSG_ID_sync, &(struct msg_sync){0}, false, done, arg);
 }
 
 static void hold(struct box *b, bool on, runtime_done_fn *done, void *arg)
 {
-	init_ask(b, MSG_ID_quiesce, &(struct msg_quiesce){.on = on}, DISK_SECONDS, done, arg);
+	const struct msg_quiesce m = {.on = on};
+	if (done)
+		ask_disk(b, MSG_ID_quiesce, &m, true, done, arg);
+	else if (b->chan) /* also of a frozen one, which is not thawed for that: it hears of it then */
+		chan_send(b->chan, MSG_ID_quiesce, &m, ++b->log_reads.last_request, NULL, 0, NULL);
 }
 
 const struct runtime microvm_runtime = {
-	.isolation = "microvm", .start = start, .adopt = adopt, .watch = watch, .unwatch = unwatch, .attach = attach, .say_end = say_end, .space = space, .brake = brake,
+	.isolation = "microvm", .check = check, .start = start, .adopt = adopt, .watch = watch, .unwatch = unwatch, .attach = attach, .say_end = say_end, .space = space, .brake = brake,
 	.open = opening_new, .tidy = tidy, .write_out = write_out, .hold = hold,
 };

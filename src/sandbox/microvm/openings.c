@@ -9,7 +9,9 @@
 
 enum {
 	PATIENCE_SECONDS = 5, /* inside two are waited; under load it may come late */
-	OPENINGS_MAX = 4096,
+	OPENINGS_MAX = 4096,    /* in all */
+	OPENINGS_OF_BOX = 512,
+	QUEUED_MAX = 8192,      /* bytes that the monitor has not taken: each question holds a descriptor of ours for so long */
 };
 
 /* It lives on when its box ends: then it sees the end of the stream. */
@@ -17,6 +19,7 @@ struct opening {
 	bool direct; /* to envd, which PID 1 serves itself: nothing is answered, and who is not there is seen as the end of the stream */
 	struct opening *prev, *next;
 	struct backend *backend;
+	const struct box *box; /* NULL: it is gone, or goes */
 	int fd;
 	struct loop_fd *watch;
 	struct loop_timer *timer;
@@ -89,12 +92,14 @@ static int begin(struct opening *o, struct box *b, uint16_t port, int theirs)
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
 {
 	int ends[2];
-	if (!b->monitor)
+	if (!b->monitor || chan_queued(b->monitor) > QUEUED_MAX)
 		return -EAGAIN;
-	size_t n = 0;
-	for (const struct opening *x = b->backend->openings; x; x = x->next)
+	size_t n = 0, of_box = 0;
+	for (const struct opening *x = b->backend->openings; x; x = x->next) {
 		n++;
-	if (n >= OPENINGS_MAX)
+		of_box += x->box == b;
+	}
+	if (n >= OPENINGS_MAX || of_box >= OPENINGS_OF_BOX)
 		return -EAGAIN;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return -errno;
@@ -104,7 +109,7 @@ int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void
 		close(ends[0]);
 		return -ENOMEM;
 	}
-	*o = (struct opening){.backend = b->backend, .direct = port == VSOCK_PORT_ENVD, .fd = ends[0], .done = done, .arg = arg};
+	*o = (struct opening){.backend = b->backend, .box = b, .direct = port == VSOCK_PORT_ENVD, .fd = ends[0], .done = done, .arg = arg};
 	int r = begin(o, b, port, theirs);
 	if (r < 0) {
 		opening_free(o);
@@ -115,6 +120,13 @@ int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void
 		o->next->prev = o;
 	b->backend->openings = o;
 	return 0;
+}
+
+void openings_leave(const struct box *b)
+{
+	for (struct opening *x = b->backend->openings; x; x = x->next)
+		if (x->box == b)
+			x->box = NULL;
 }
 
 void openings_cancel(struct backend *b)

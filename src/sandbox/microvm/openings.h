@@ -6,6 +6,8 @@
 
 /* As box_open(). */
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
+/* The box goes: what was begun sees the end of its stream. */
+void openings_leave(const struct box *b);
 /* All that are under way end with -ECANCELED. */
 void openings_cancel(struct backend *b);
 

@@ -175,7 +175,7 @@ void backend_free(struct backend *b)
 		pool_close(b->pool);
 	for (struct box *x = b->boxes; x; x = x->next)
 		box_copy_stop(x, false);
-	workq_free(b->copiers);
+	workq_free(steal_pointer(&b->copiers));
 	for (struct box *x = b->boxes; x; x = x->next)
 		__atomic_store_n(&x->cancelled, true, __ATOMIC_RELAXED); /* a boot is not waited for */
 	workq_free(b->booters);

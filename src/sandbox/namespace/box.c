@@ -51,14 +51,13 @@ struct box *box_new(struct backend *backend, const struct runtime *runtime, stru
 static void stop_watching(struct box *b)
 {
 	loop_fd_del(b->watch);
-	chan_free(b->chan);
+	chan_free(steal_pointer(&b->chan)); /* who is told may ask something else */
 	log_reads_fail(&b->log_reads);
 	asks_fail(b, -ECANCELED);
 	b->runtime->unwatch(b);
 	box_stats_cancel(b);
 	loop_timer_free(b->timer);
 	b->watch = NULL;
-	b->chan = NULL;
 	b->timer = NULL;
 }
 
@@ -87,6 +86,10 @@ void boxes_leave(struct backend *backend)
 {
 	while (backend->boxes) {
 		struct box *b = backend->boxes;
+		/* Nobody has a handle of one that was being made: nobody could find it again. */
+		bool lost = b->state == BOX_STARTING || (b->state == BOX_MAKING && b->ordered);
+		if (lost && b->slot && b->slot->pidfd >= 0)
+			process_signal(b->slot->pidfd, SIGKILL);
 		slot_leave(b->slot);
 		box_free(b);
 	}
@@ -245,6 +248,8 @@ static void is_dead(struct box *b)
 	b->assign.request = 0;
 	loop_timer_stop(b->timer);
 	asks_fail(b, -ECANCELED);
+	if (b->state != BOX_DEAD) /* who was told has ended it */
+		return;
 	if (b->save.image) /* it was about to end anyway */
 		box_release(b);
 	else
@@ -411,6 +416,8 @@ void box_kill(struct box *b)
 {
 	if (b->state == BOX_MAKING)
 		__atomic_store_n(&b->cancelled, true, __ATOMIC_RELAXED);
-	else if (b->state != BOX_RELEASING)
+	if (b->state == BOX_MAKING && !box_take_back(b))
+		return;
+	if (b->state != BOX_RELEASING)
 		box_release(b);
 }

@@ -52,6 +52,7 @@ struct box {
 	unsigned number;     /* of the slot; valid while has_number */
 	bool has_number;
 	struct order order;
+	int64_t ordered;     /* its create, CLOCK_MONOTONIC */
 	struct reach reach;  /* its network policy; a worker reads it while it has the box */
 	struct network_job *network; /* a change of it under way */
 	struct chan *chan;
@@ -124,6 +125,8 @@ void box_forget_flush(struct box *b);
 void box_stats_cancel(struct box *b);
 /* On a worker: a free number, and b->slot with it. 0 or -errno in b->error. */
 int box_take_slot(struct box *b);
+/* In BOX_MAKING: true when it is a create that no worker has begun, and none will. */
+bool box_take_back(struct box *b);
 /* The claim of a create on a worker: parked or new. */
 int box_start_in_namespace(struct box *b);
 /* On a worker. */

@@ -234,11 +234,21 @@ static void copy_done(void *arg)
 	struct copy_job *j = arg;
 	if (j->box)
 		j->box->copy = NULL;
-	if (j->err.code)
+	if (!j->backend->copiers) /* as those that were on a worker then: nobody is told */
+		;
+	else if (j->err.code)
 		j->done(NULL, &j->err, j->arg);
 	else
 		j->done(&j->result, NULL, j->arg);
 	job_free(j);
+}
+
+static void take_error(struct copy_job *j, const struct error *err)
+{
+	if (err->code == -ECANCELED)
+		fail(j, -ECANCELED);
+	else
+		j->err = *err;
 }
 
 static void push(struct copy_job *j, void (*work)(void *arg), void (*done)(void *arg))
@@ -254,10 +264,17 @@ static void let_go(const struct error *err, void *arg)
 {
 	struct copy_job *j = arg;
 	if (err && !j->err.code)
-		j->err = *err;
+		take_error(j, err);
 	if (j->root < 0)
 		j->result.paused = clock_monotonic() - j->held_at;
-	push(j, keep_work, copy_done);
+	if (j->backend->copiers) {
+		push(j, keep_work, copy_done);
+		return;
+	}
+	/* The backend ends. */
+	fail(j, -ECANCELED);
+	keep_work(j);
+	copy_done(j);
 }
 
 static void copied(void *arg)
@@ -277,10 +294,10 @@ static void held(const struct error *err, void *arg)
 		push(j, copy_work, copied);
 		return;
 	}
-	if (err->code == -ECANCELED)
-		fail(j, -ECANCELED);
-	else
-		j->err = *err;
+	/* It may come to it yet: not to stand still for nothing then. */
+	if (err->code == -ETIMEDOUT && j->box)
+		j->box->runtime->hold(j->box, false, NULL, NULL);
+	take_error(j, err);
 	copy_done(j);
 }
 

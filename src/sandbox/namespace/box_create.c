@@ -208,10 +208,20 @@ static const struct runtime *runtime_of(struct backend *backend, const struct bo
 	return !isolation ? NULL : strcmp(isolation, microvm_runtime.isolation) == 0 ? &microvm_runtime : &namespace_runtime;
 }
 
+static struct workq *makers(const struct box *b)
+{
+	return b->runtime == &microvm_runtime ? b->backend->booters : b->backend->workers;
+}
+
+bool box_take_back(struct box *b)
+{
+	return b->ordered && workq_take_back(makers(b), b);
+}
+
 struct box *box_create(struct backend *backend, const struct box_spec *spec, const struct box_ops *ops, void *arg, struct error *err)
 {
 	const struct runtime *runtime = runtime_of(backend, spec, err);
-	if (!runtime)
+	if (!runtime || runtime->check(spec, err) < 0)
 		return NULL;
 	struct box *b = box_new(backend, runtime, spec->id, ops, arg);
 	int r = b ? order_init(&b->order, spec) : -ENOMEM;
@@ -222,6 +232,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 	if (r == 0) {
 		b->unassigned = spec->unassigned;
 		b->awaits_ready = spec->wait_ready && !spec->unassigned && ops->programs;
+		b->ordered = clock_monotonic();
 		order_identity(&b->order);
 		b->state = BOX_MAKING;
 		r = claim_dressed(b);
@@ -231,7 +242,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 			error_set(err, r, 500, "sandbox: %s", strerror(-r));
 			return NULL;
 		}
-		r = workq_push(runtime == &microvm_runtime ? backend->booters : backend->workers, backend->loop, create_work, create_done, b);
+		r = workq_push(makers(b), backend->loop, create_work, create_done, b);
 	}
 	if (r < 0) {
 		if (b)

@@ -16,6 +16,8 @@ typedef void runtime_done_fn(const struct error *err, void *arg);
 struct runtime {
 	const char *isolation; /* as answers tell it */
 
+	/* Can there be such a one? 0, or -EINVAL with *err (400, names the field). */
+	int (*check)(const struct box_spec *spec, struct error *err);
 	/* On a worker that may take its time. Makes b->slot and all of it, up to the claim that was sent; what there is of it on failure is released by the caller. Gives up soon after
 	 * b->cancelled. The result is b->error.code, too. */
 	int (*start)(struct box *b);
@@ -38,7 +40,8 @@ struct runtime {
 	void (*tidy)(struct box *b, bool trim);
 	/* Has what is dirty inside written to the image, although the box is frozen: done() follows, perhaps at once. */
 	void (*write_out)(struct box *b, runtime_done_fn *done, void *arg);
-	/* on: nothing changes in the image from done() on until it is off again; off: error when that did not last. For box_copy(), and for the end of a box that is saved. */
+	/* on: nothing changes in the image from done() on until it is off again; off: error when that did not last; done NULL: nobody waits
+	 * for it. For box_copy(), and for the end of a box that is saved. */
 	void (*hold)(struct box *b, bool on, runtime_done_fn *done, void *arg);
 };
 

@@ -30,12 +30,13 @@ int slot_connect(const struct host *h, const char *name, struct error *err)
 	return steal_fd(&fd);
 }
 
+/* Much room: a monitor that is frozen takes nobody's connection, and each start of node brings one more. */
 int slot_listen(const struct host *h, const char *name, struct error *err)
 {
 	struct sockaddr_un a = control_address(h, name);
 	unlinkat(h->control, name, 0);
 	cleanup_fd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 4) < 0)
+	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, SOMAXCONN) < 0)
 		return error_errno(err, -errno, "control socket %s", name);
 	return steal_fd(&fd);
 }
