@@ -229,8 +229,10 @@ static void on_admin(struct peer *p)
 		drop(p);
 		return;
 	}
-	if (h.type == MSG_ID_vm_open && m.vm_open.port == VSOCK_PORT_OPEN && n == 1)
+	if (h.type == MSG_ID_vm_open && n == 1) {
 		add(fds[0], STREAM);
+		peers[n_peers - 1].asked = m.vm_open.port == VSOCK_PORT_ENVD; /* nothing is asked or answered there */
+	}
 	put(p->fd, MSG_ID_ok, &(struct msg_ok){0}, h.request);
 	if (has("admnoise"))
 		put_noise(p->fd);

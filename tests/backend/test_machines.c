@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "config/instance.h"
+#include "vmm/layout.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -281,6 +282,13 @@ static void ports_are_opened(void **state)
 	assert_int_equal(fd_read_full(fd, bytes, 4), 4);
 	assert_memory_equal(bytes, "ping", 4);
 	close(fd);
+	/* envd's: nobody answers before what is asked of it. */
+	fd = world_open(&m.w, &p, VSOCK_PORT_ENVD);
+	assert_true(fd >= 0);
+	assert_int_equal(fd_write_all(fd, "ping", 4), 0);
+	assert_int_equal(fd_read_full(fd, bytes, 4), 4);
+	assert_memory_equal(bytes, "ping", 4);
+	close(fd);
 	/* What comes right behind the answer is the port's. */
 	fd = world_open(&m.w, &p, 6);
 	assert_int_equal(fd_read_full(fd, bytes, 5), 5);
@@ -343,6 +351,17 @@ static void a_deaf_monitor_costs_few_descriptors(void **state)
 	machine_run(&m, &p, "m-admdeaf");
 	machine_run(&m, &other, "m-other");
 	size_t before = open_descriptors();
+	for (int i = 0; i < TRIES; i++) {
+		struct opened direct = {0};
+		if (box_open(p.box, VSOCK_PORT_ENVD, on_open, &direct) < 0)
+			break;
+		wait_for(&m.w, &direct.done, "a connection");
+		close(direct.result);
+	}
+	assert_true(open_descriptors() - before < 1500);
+	patient_kill(&m.w, &p);
+	machine_run(&m, &p, "m-admdeaf");
+	before = open_descriptors();
 	memset(o, 0, sizeof(o));
 	for (; n < TRIES; n++)
 		if ((r = box_open(p.box, 80, on_open, &o[n])) < 0)
