@@ -24,17 +24,20 @@ HOST, WORLD, INNER = "203.0.113.1", "203.0.113.2", "10.9.9.9"  # this machine, t
 BLOB = os.urandom(1 << 20)
 MICROVM = sys.argv[2] == "microvm"
 KERNEL = next(pathlib.Path("/boot").glob("vmlinuz-*"))
-ENDS = (  # what root may do to its own machine
-    ("panic", "echo c > /proc/sysrq-trigger"),
-    ("reset", "echo b > /proc/sysrq-trigger"),
-    ("reboot", "reboot -f"),
-    ("power off", "poweroff -f"),
-)
 
 
-def new_server():
-    backend = ("--isolation=microvm", f"--guest.kernel={KERNEL}") if MICROVM else ()
-    return api.Server("--pool.min=1", "--pool.max=2", "--disk.reserve=2", f"--sandbox.pids={PIDS}", *backend)
+def new_server(*options, isolation="microvm"):
+    """With `auto` it has to find out that it can, and the kernel, too."""
+    backend = () if not MICROVM else ("--isolation=auto",) if isolation == "auto" else ("--isolation=microvm", f"--guest.kernel={KERNEL}")
+    return api.Server("--pool.min=1", "--pool.max=2", "--disk.reserve=2", f"--sandbox.pids={PIDS}", *backend, *options)
+
+
+def doctor():
+    """What microVMs need is here."""
+    r = subprocess.run([api.HERE / "cubicle", "doctor"], capture_output=True, text=True, env=api.ENVIRONMENT | {"CUBICLE_ISOLATION": "microvm"})
+    for what in "KVM", "guest kernel", "monitor", "tap links":
+        assert f"OK       microVMs: {what}" in r.stdout, r.stdout + r.stderr
+    say("ok: the doctor finds what microVMs take")
 
 
 def make_world():
@@ -248,8 +251,11 @@ def server():
 
 def state():
     before = leak.snapshot()
-    s = new_server().start()
+    if MICROVM:
+        doctor()
+    s = new_server("--sandbox.cpu=1", isolation="auto").start()
     box = Sandbox(s, timeout=3600).fill()
+    assert s.call("GET", "/sandboxes/" + box.id)[1]["isolation"] == sys.argv[2]
     command(box)
     box.shell("echo kept > /dev/shm/memory")
     for _ in range(2):
@@ -297,57 +303,73 @@ def state():
     say("ok: nothing is left")
 
 
+def flood_console(box):
+    box.run("/bin/sh", "-c", "timeout 3 yes 0123456789abcdef0123456789abcdef0123456789abcdef > /dev/console", user="root")
+    kept = memory_files(monitor_of(box))
+    assert 4 << 10 < kept["console"] <= 256 << 10 and kept["log"] <= 16 << 10, kept
+    assert box.answers("alive")
+
+
+def write_over_disks(box):
+    """It harms itself. The template, which the next one is made from, stays whole."""
+    try:
+        box.run("/bin/sh", "-c", "for d in /dev/vd*; do dd if=/dev/urandom of=$d bs=64k count=64; done; sync; echo 3 > /proc/sys/vm/drop_caches", user="root")
+    except (OSError, ValueError, AssertionError, http.client.HTTPException):
+        pass
+
+
+def end_itself(server, box, script):
+    """What waits for a command of it hears of its end, too."""
+    waiting = None if termination(server, box) else box.request(["/bin/sleep", "9999"], "user", 120)
+    try:
+        box.request(["/bin/sh", "-c", script], "root", 120).close()
+        waiting.read()
+    except (OSError, AttributeError, http.client.HTTPException):
+        pass
+    ended(server, box, "crashed")
+    assert server.call("DELETE", "/sandboxes/" + box.id)[0] == 404
+
+
+def flood(box):
+    for script in (f"while :; do head -c 1400 /dev/zero | timeout 1 nc -u -w 1 {WORLD} 9; done", "while :; do yes > /home/user/full; done", "b() { b | b & }; b", "while :; do :; done"):
+        box.start("/bin/sh", "-c", script)
+
+
 def hostile():
     make_world()
     before = leak.snapshot()
-    s = new_server().start()
+    s = new_server("--sandbox.cpu=1").start()
     witness = Sandbox(s, timeout=3600)
     command(witness)
+    for name, script, harm in ENDS if MICROVM else ():
+        box = Sandbox(s, timeout=3600).fill().check()
+        harm(box)
+        end_itself(s, box, script)
+        assert lives(witness)
+        say(f"ok: {name}")
+    box = Sandbox(s, timeout=3600)
+    flood(box)
+    for _ in range(5):
+        assert lives(witness)
+    say("ok: floods, and the neighbour answers")
     if MICROVM:
-        for name, script in ENDS:
-            box = Sandbox(s, timeout=3600)
-            waiting = box.request(["/bin/sleep", "9999"], "user", 120)
-            box.request(["/bin/sh", "-c", script], "root", 120).close()
-            try:
-                waiting.read()
-            except (OSError, http.client.HTTPException):
-                pass
-            ended(s, box, "crashed")
-            assert s.call("DELETE", "/sandboxes/" + box.id)[0] == 404 and lives(witness)
-            say(f"ok: {name}")
-        box = Sandbox(s, timeout=3600)
         kill_now(monitor_of(box))
         ended(s, box, "crashed")
         say("ok: kill -9 of the monitor")
-        box = Sandbox(s, timeout=3600)
-        box.run("/bin/sh", "-c", "timeout 10 yes ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff > /dev/console; for i in $(seq 2000); do echo 0123456789abcdef > /dev/kmsg; done", user="root")
-        kept = memory_files(monitor_of(box))
-        assert 4 << 10 < kept["console"] <= 256 << 10 and kept["log"] <= 16 << 10, kept
-        assert box.answers("alive")
+    else:
         box.kill()
-        say(f"ok: a flood of the console ({kept['console']} bytes kept)")
-        box = Sandbox(s, timeout=3600)
-        try:
-            box.run("/bin/sh", "-c", "for d in /dev/vd*; do dd if=/dev/urandom of=$d bs=64k count=64; done; sync; echo 3 > /proc/sys/vm/drop_caches; ls -lR / > /dev/null; echo b > /proc/sysrq-trigger", user="root")
-        except (OSError, ValueError, AssertionError, http.client.HTTPException):
-            pass
-        if not termination(s, box):
-            s.call("DELETE", "/sandboxes/" + box.id)
-        wait(lambda: termination(s, box), 120, "the end of one that wrote over its disks")
-        Sandbox(s).fill().check().kill()  # the template is whole
-        say("ok: one that writes over its disks harms itself")
-    box = Sandbox(s, timeout=3600)
-    for script in (f"while :; do head -c 1400 /dev/zero | timeout 1 nc -u -w 1 {WORLD} 9; done", "while :; do yes > /home/user/full; done", "b() { b | b & }; b", "while :; do :; done"):
-        box.start("/bin/sh", "-c", script)
-    for _ in range(5):
-        assert lives(witness)
-    assert s.call("DELETE", "/sandboxes/" + box.id)[0] == 204
-    say("ok: floods, and the neighbour answers")
+    flood(witness)
     witness.kill()
     s.stop()
     nothing_left(before)
     say("ok: nothing is left")
 
 
+ENDS = (  # what root may do to its own machine
+    ("the console flooded, panic", "echo c > /proc/sysrq-trigger", flood_console),
+    ("its disks written over, reset", "echo b > /proc/sysrq-trigger", write_over_disks),
+    ("reboot", "reboot -f", lambda box: None),
+    ("power off", "poweroff -f", lambda box: None),
+)
 Sandbox.template = "vm"
 guarded({"monitor": monitor.monitor, "ends": monitor.endings, "save": monitor.save, "server": server, "state": state, "hostile": hostile}[sys.argv[1]])
