@@ -15,7 +15,7 @@ class Machine:
     running = set()  # those of this process
 
     def __init__(self, kernel, initrd, append, cpu="max", processors=2, memory="1536M", disk=None):
-        words = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", cpu, "-smp", str(processors), "-m", memory, "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
+        words = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", cpu, "-smp", str(processors), "-m", memory, "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
                  "-serial", "stdio", "-kernel", kernel, "-initrd", initrd, "-append", f"console=ttyS0 panic=-1 mitigations=off {append}"]
         if disk:
             words += ["-drive", f"file={disk},format=raw,if=virtio,cache=writeback"]

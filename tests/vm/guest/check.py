@@ -113,7 +113,8 @@ def command(box):
 
 
 def lives(box):
-    return box.run("/bin/sh", "-c", "grep -q 9999 /proc/$(cat /tmp/pid)/cmdline")[0]["exitCode"] == 0  # a pid alone may be another's after a boot
+    """The very command: a pid alone may be another's after a boot, that of this question, too."""
+    return box.run("/bin/sh", "-c", r"""[ "$(tr '\0' ' ' < /proc/$(cat /tmp/pid)/cmdline)" = 'sleep 9999 ' ]""")[0]["exitCode"] == 0
 
 
 def inside(box, server):
