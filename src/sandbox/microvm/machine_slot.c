@@ -135,7 +135,7 @@ static int add_sockets(struct host *h, struct slot *s, struct monitor *m, struct
 	return MIN(s->conn, 0);
 }
 
-/* "169.254.0.2" in a ring of two. */
+/* In text, into `to`. */
 static const char *dotted(uint32_t address, char to[INET_ADDRSTRLEN])
 {
 	struct in_addr in = {htonl(address)};
