@@ -25,7 +25,6 @@ enum {
 	LAST_MS = 2000,     /* from the end of its connection to the end of the monitor */
 	MONITOR_PIDS = 48,  /* beside a thread for each processor */
 	MONITOR_UID = 1000, /* inside its user namespace */
-	OOM_SCORE = 400,    /* as a spawner's: killed before anything of the host's */
 	ARGUMENTS = BIRTH_FDS + 8,
 };
 
@@ -172,15 +171,6 @@ static int arguments(struct host *h, struct slot *s, const struct slot_claim *c,
 
 /* --- its start --- */
 
-static int set_oom_score(const struct slot *s, struct error *err)
-{
-	char path[40], score[8];
-	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)s->pid);
-	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE);
-	int r = file_write_value(AT_FDCWD, path, str_n(score, (size_t)n));
-	return r < 0 ? error_errno(err, r, "%s", path) : 0;
-}
-
 static int give_birth(struct host *h, struct slot *s, const struct monitor *m, struct error *err)
 {
 	const char *argv[ARGUMENTS + 1];
@@ -190,19 +180,7 @@ static int give_birth(struct host *h, struct slot *s, const struct monitor *m, s
 	argv[m->n_args] = NULL;
 	const struct birth c = {.program = h->machines->program, .argv = argv, .fds = m->fds, .n_fds = m->n_fds, .log = s->log};
 	int r = birth_clone(h, &c, host_uid(h, s->number), s->net.netns, &n, err);
-	s->pid = n.pid;
-	s->pidfd = n.pidfd;
-	if (r == 0 && (r = process_start_time(s->pid, &s->start)) < 0)
-		error_errno(err, r, "start time of slot %u", s->number);
-	if (r == 0)
-		r = cgroups_attach(h->cgroups, s->name, CGROUP_WORK, s->pid, err);
-	if (r == 0)
-		r = set_oom_score(s, err);
-	if (r == 0)
-		r = birth_start(&n, err);
-	if (n.go >= 0)
-		close(n.go);
-	return r;
+	return slot_begin(h, s, &n, r, CGROUP_WORK, err);
 }
 
 struct boot {

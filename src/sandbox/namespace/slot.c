@@ -43,9 +43,17 @@ struct slot *slot_new(unsigned number)
 	return s;
 }
 
+static int offer_to_oom_killer(pid_t pid, struct error *err)
+{
+	char path[40], score[8];
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE_SPAWNER);
+	int r = file_write_value(AT_FDCWD, path, str_n(score, (size_t)n));
+	return r < 0 ? error_errno(err, r, "%s", path) : 0;
+}
+
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err)
 {
-	char path[40];
 	struct stat mine, its;
 	cleanup_fd int pidns = process_namespace(s->pid, "pid");
 	cleanup_fd int other = pid > 1 ? process_namespace(pid, "pid") : -ESRCH;
@@ -55,11 +63,7 @@ int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error 
 	int r = cgroups_attach(h->cgroups, s->name, CGROUP_WORK, pid, err);
 	if (r < 0)
 		return r;
-	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
-	char score[8];
-	int n = snprintf(score, sizeof(score), "%d", OOM_SCORE_SPAWNER);
-	r = file_write_value(AT_FDCWD, path, str_n(score, (size_t)n));
-	return r < 0 ? error_errno(err, r, "%s", path) : 0;
+	return offer_to_oom_killer(pid, err);
 }
 
 static int park(struct host *h, struct slot *s, struct error *err)
@@ -107,6 +111,23 @@ static int make_cgroups(struct host *h, struct slot *s, struct error *err)
 	return r == 0 ? slot_weigh(h, s, s->limits.cpu_count, err) : r;
 }
 
+int slot_begin(struct host *h, struct slot *s, struct newborn *n, int r, enum cgroup_part group, struct error *err)
+{
+	s->pid = n->pid;
+	s->pidfd = n->pidfd;
+	if (r == 0 && (r = process_start_time(s->pid, &s->start)) < 0)
+		error_errno(err, r, "start time of slot %u", s->number);
+	if (r == 0)
+		r = cgroups_attach(h->cgroups, s->name, group, s->pid, err);
+	if (r == 0 && group == CGROUP_WORK)
+		r = offer_to_oom_killer(s->pid, err);
+	if (r == 0)
+		r = birth_start(n, err);
+	if (n->go >= 0)
+		close(n->go);
+	return r;
+}
+
 static int give_birth(struct host *h, struct slot *s, struct error *err)
 {
 	struct newborn n = {.pidfd = -1, .go = -1};
@@ -119,17 +140,7 @@ static int give_birth(struct host *h, struct slot *s, struct error *err)
 	if (s->conn < 0)
 		return s->conn;
 	int r = birth_init(h, s->name, host_uid(h, s->number), s->net.netns, listener, &n, err);
-	s->pid = n.pid;
-	s->pidfd = n.pidfd;
-	if (r == 0 && (r = process_start_time(s->pid, &s->start)) < 0)
-		error_errno(err, r, "start time of slot %u", s->number);
-	if (r == 0)
-		r = cgroups_attach(h->cgroups, s->name, CGROUP_AGENT, s->pid, err);
-	if (r == 0)
-		r = birth_start(&n, err);
-	if (n.go >= 0)
-		close(n.go);
-	return r;
+	return slot_begin(h, s, &n, r, CGROUP_AGENT, err);
 }
 
 /* saved: the image that it is; NULL = a new one. */

@@ -8,6 +8,7 @@
 #include "sys/cgroup.h"
 
 struct host;
+struct newborn;
 
 /* Mounted images, by the numbers of layers.h. n = 0: none. */
 struct slot_root {
@@ -69,6 +70,8 @@ int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struc
 bool slot_is_usual(const struct host *h, const struct slot_claim *c);
 int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
+/* A newborn (`r`: what its clone returned) becomes PID 1 of the slot, joins the group, in `work` as one to be killed before anything of the host's, and begins. Its pipe is closed. 0 or -errno. */
+int slot_begin(struct host *h, struct slot *s, struct newborn *n, int r, enum cgroup_part group, struct error *err);
 /* Sends the claim; the answer is not waited for. */
 int slot_send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 /* Its share of the processors beside other sandboxes; 0: little. 0 or -errno. */
