@@ -11,7 +11,7 @@
 enum {
 	EROFS_MAGIC_AT = 1024,
 	EROFS_MAGIC_VALUE = (int)0xe0f5e1e2,
-	/* As in sandbox/namespace/disk.c, which makes them. */
+	/* As in sandbox/box/disk.c, which makes them. */
 	LITTLE_LEFT = 64,
 	SPARES = 8,
 };
@@ -107,7 +107,7 @@ void boot_disks_spare(const struct boot_disks *d)
 /* The node makes upper and work where it makes the disk; a new file system is as good. */
 static int mount_writable(const char *path, struct boot_disks *d, struct error *err)
 {
-	/* As sandbox/namespace/disk.c has it: what the node wants to be durable it writes itself. */
+	/* As sandbox/box/disk.c has it: what the node wants to be durable it writes itself. */
 	struct mount_option options[] = {{"source", path}, {"errors", "continue"}, {"nobarrier", NULL}, {"noinit_itable", NULL}};
 	d->writable = mount_new("ext4", options, ARRAY_SIZE(options), MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME, err);
 	if (d->writable < 0)

@@ -16,7 +16,7 @@
 enum {
 	STILL_MS = 1000,
 	LAST_SYNC_MS = 10000,
-	OOM_SCORE_SPAWNER = 400, /* as node sets it in a namespace (sandbox/namespace/slot.c) */
+	OOM_SCORE_SPAWNER = 400, /* as node sets it in a namespace (sandbox/box/slot.c) */
 };
 
 static struct machine machine;

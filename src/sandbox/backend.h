@@ -1,5 +1,5 @@
 /*
- * What a backend does for one sandbox (a "box"), in namespaces (src/sandbox/namespace) or in a microVM (src/sandbox/microvm, where it differs).
+ * What a backend does for one sandbox (a "box"): src/sandbox/box, and what differs in namespaces (src/sandbox/namespace) and in microVMs (src/sandbox/microvm).
  * All calls and callbacks run on the node's loop thread; the backend takes its blocking work to its own workers.
  */
 #ifndef CUBICLE_SANDBOX_BACKEND_H

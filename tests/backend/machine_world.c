@@ -1,7 +1,7 @@
 #include "backend/machine_world.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "sandbox/namespace/box.h"
+#include "sandbox/box/box.h"
 #include "sys/program.h"
 
 #include <fcntl.h>

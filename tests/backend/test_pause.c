@@ -2,7 +2,7 @@
 #include "backend/world.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
-#include "sandbox/namespace/copy.h"
+#include "sandbox/box/copy.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #include "unit.h"
 
 #include "base/cleanup.h"
-#include "sandbox/namespace/copy.h"
+#include "sandbox/box/copy.h"
 
 #include <fcntl.h>
 #include <stdio.h>

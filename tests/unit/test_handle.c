@@ -1,6 +1,6 @@
 #include "unit.h"
-#include "sandbox/namespace/handle.h"
-#include "sandbox/namespace/runtime.h"
+#include "sandbox/box/handle.h"
+#include "sandbox/box/runtime.h"
 #include "base/cleanup.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
 #ifndef CUBICLE_SANDBOX_MICROVM_MACHINE_SLOT_H
 #define CUBICLE_SANDBOX_MICROVM_MACHINE_SLOT_H
 
-#include "sandbox/namespace/slot.h"
+#include "sandbox/box/slot.h"
 
 /* Makes network, cgroups and disk as the spec says, starts the monitor, waits until the guest's init is parked, and sends its claim. Gives up (-ECANCELED) soon after *cancelled, and
  * (-ETIMEDOUT) at `until` (CLOCK_MONOTONIC) when it is not parked by then. On failure

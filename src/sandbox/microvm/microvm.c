@@ -1,4 +1,4 @@
-/* The microVM's column of the table in sandbox/namespace/runtime.h. */
+/* The microVM's column of the table in sandbox/box/runtime.h. */
 #include "sandbox/microvm/asks.h"
 #include "sandbox/microvm/machine_slot.h"
 #include "sandbox/microvm/machines.h"

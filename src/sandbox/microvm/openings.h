@@ -2,7 +2,7 @@
 #ifndef CUBICLE_SANDBOX_MICROVM_OPENINGS_H
 #define CUBICLE_SANDBOX_MICROVM_OPENINGS_H
 
-#include "sandbox/namespace/box.h"
+#include "sandbox/box/box.h"
 
 /* As box_open(). */
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);

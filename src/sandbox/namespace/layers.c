@@ -1,5 +1,5 @@
 #include "sandbox/namespace/layers.h"
-#include "sandbox/namespace/host.h"
+#include "sandbox/box/host.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/map.h"

@@ -1,4 +1,4 @@
-#include "sandbox/namespace/impl.h"
+#include "sandbox/box/impl.h"
 #include "sandbox/namespace/layers.h"
 #include "base/cleanup.h"
 
