@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/wait.h>
 
 enum { LAST_SECONDS = 2 };
 
@@ -108,7 +107,7 @@ static void release_work(void *arg)
 	if (b->slot)
 		slot_kill(b->backend->host, b->slot);
 	if (b->save.image)
-		b->save.error.code = slot_save(b->backend->host, b->slot, b->save.image, &b->save.error);
+		b->save.error.code = slot_save(b->backend->host, b->slot, b->save.image, !b->runtime->kernel_inside, &b->save.error);
 }
 
 static void release_done(void *arg)
@@ -165,17 +164,6 @@ void box_fail(struct box *b, const struct error *err)
 
 /* --- evidence --- */
 
-void box_say_status(const struct box *b, char *to, size_t size)
-{
-	int code, status;
-	if (slot_status(b->slot, &code, &status) < 0)
-		snprintf(to, size, "its first process ended while the node was away or is not the node's child: no exit status");
-	else if (code == CLD_EXITED)
-		snprintf(to, size, "its first process exited with status %d", status);
-	else
-		snprintf(to, size, "its first process was killed by signal %d (%s)", status, strsignal(status));
-}
-
 void box_find_evidence(struct box *b)
 {
 	struct box_death *d = &b->death;
@@ -188,7 +176,7 @@ void box_find_evidence(struct box *b)
 	}
 	char status[200];
 	b->runtime->say_end(b, status, sizeof(status));
-	if (agent.oom_kills || (b->slot->machine && work.oom_kills)) /* the group work of a microVM is its monitor */
+	if (agent.oom_kills || (b->runtime->kernel_inside && work.oom_kills))
 		snprintf(d->reason, sizeof(d->reason), "oom_killed");
 	else
 		snprintf(d->reason, sizeof(d->reason), "crashed");

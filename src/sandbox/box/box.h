@@ -127,16 +127,8 @@ void box_stats_cancel(struct box *b);
 int box_take_slot(struct box *b);
 /* In BOX_MAKING: true when it is a create that no worker has begun, and none will. */
 bool box_take_back(struct box *b);
-/* The claim of a create on a worker: parked or new. */
-int box_start_in_namespace(struct box *b);
-/* On a worker. */
-int box_adopt_namespace(struct box *b);
+/* Has a worker attach a new spawner. */
 void box_attach_spawner(struct box *b, pid_t pid);
-void box_say_status(const struct box *b, char *to, size_t size);
-int box_disk_space(const struct box *b, struct box_space *ret);
-int box_disk_brake(const struct box *b, uint64_t most);
-void box_disk_tidy(struct box *b, bool trim);
-int box_open_namespace(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* Its image, for reading. A descriptor or -errno. */
 int box_open_image(const struct box *b);
 /* It is there, running or dead. */

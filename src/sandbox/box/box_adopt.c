@@ -5,11 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 
-int box_adopt_namespace(struct box *b)
-{
-	return slot_adopt(b->backend->host, b->slot, str_of(b->id), &b->reach, &b->error);
-}
-
 static void adopt_work(void *arg)
 {
 	struct box *b = arg;
@@ -91,7 +86,6 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	b->state = BOX_MAKING;
 	b->warm = h.warm;
 	snprintf(s->disk.name, sizeof(s->disk.name), "%s.img", s->name);
-	s->machine = h.runtime == &microvm_runtime;
 	b->slot = s;
 	b->number = s->number;
 	b->has_number = true;

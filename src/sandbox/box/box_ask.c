@@ -1,13 +1,10 @@
 #include "sandbox/box/box.h"
-#include "sandbox/space.h"
 #include "base/cleanup.h"
 #include "io/chan.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <stdio.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 bool box_is_usable(const struct box *b)
@@ -34,20 +31,9 @@ int box_open_image(const struct box *b)
 	return fd < 0 ? -errno : fd;
 }
 
-int box_disk_space(const struct box *b, struct box_space *ret)
-{
-	cleanup_fd int image = box_open_image(b);
-	return image < 0 ? image : space_read(b->slot->disk.loop, b->slot->disk.root, image, ret);
-}
-
 int box_dirty(const struct box *b, uint64_t *ret)
 {
 	return box_is_usable(b) ? cgroups_dirty(b->backend->host->cgroups, b->slot->name, CGROUP_WORK, ret) : -EBUSY;
-}
-
-int box_disk_brake(const struct box *b, uint64_t most)
-{
-	return space_brake(b->slot->disk.loop, b->slot->disk.root, most);
 }
 
 int box_space(const struct box *b, struct box_space *ret)
@@ -130,42 +116,6 @@ void box_stats_cancel(struct box *b)
 	b->stats = NULL;
 }
 
-static void slow_work(void *arg)
-{
-	struct slow_job *j = arg;
-	struct fstrim_range all = {.len = UINT64_MAX};
-	if (j->trim)
-		ioctl(j->root, FITRIM, &all);
-	else
-		syncfs(j->root);
-}
-
-static void slow_done(void *arg)
-{
-	struct slow_job *j = arg;
-	if (j->box)
-		j->box->slow = NULL;
-	close(j->root);
-	free(j);
-}
-
-void box_disk_tidy(struct box *b, bool trim)
-{
-	if (b->slow)
-		return;
-	struct slow_job *j = calloc(1, sizeof(*j));
-	if (!j)
-		return;
-	*j = (struct slow_job){.box = b, .root = fcntl(b->slot->disk.root, F_DUPFD_CLOEXEC, 3), .trim = trim};
-	if (j->root < 0 || workq_push(b->backend->slow, b->backend->loop, slow_work, slow_done, j) < 0) {
-		if (j->root >= 0)
-			close(j->root);
-		free(j);
-		return;
-	}
-	b->slow = j;
-}
-
 void box_trim(struct box *b)
 {
 	/* A preallocated disk keeps what it was given: a trim would punch holes into the promise. */
@@ -177,11 +127,6 @@ void box_sync(struct box *b)
 {
 	if (box_is_usable(b))
 		b->runtime->tidy(b, false);
-}
-
-int box_open_namespace(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
-{
-	return opener_connect(b->backend->opener, b->slot->net.netns, b->slot->net.guest_address, port, done, arg);
 }
 
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)

@@ -3,12 +3,9 @@
 #include "base/clock.h"
 #include "base/encode.h"
 #include "base/random.h"
-#include "sys/process.h"
 
 #include <errno.h>
 #include <stdio.h>
-
-enum { CREATE_TRIES = 3 };
 
 static struct str put(char **at, struct str s)
 {
@@ -63,26 +60,6 @@ static void order_identity(struct order *o)
 	random_uuid(c->boot_id);
 }
 
-/* 1: no parked slot is to be had. */
-static int claim_parked(struct box *b)
-{
-	struct host *h = b->backend->host;
-	for (int i = 0; i < CREATE_TRIES; i++) {
-		struct slot *s = pool_take(b->backend->pool, &b->order.claim.spec);
-		if (!s)
-			return 1;
-		int r = slot_claim(h, s, &b->order.claim, &b->error);
-		bool lost = r < 0 && process_ended(s->pidfd);
-		if (r == 0 || !lost) {
-			b->slot = s;
-			b->warm = true;
-			return r;
-		}
-		backend_discard(b->backend, s);
-	}
-	return 1;
-}
-
 int box_take_slot(struct box *b)
 {
 	struct host *h = b->backend->host;
@@ -94,25 +71,6 @@ int box_take_slot(struct box *b)
 		return 0;
 	pool_give_number(b->backend->pool, (unsigned)number);
 	return error_errno(&b->error, -ENOMEM, "slot");
-}
-
-static int make_cold(struct box *b)
-{
-	struct host *h = b->backend->host;
-	int r = box_take_slot(b);
-	if (r == 0)
-		r = slot_prepare(h, b->slot, &b->error);
-	return r < 0 ? r : slot_claim(h, b->slot, &b->order.claim, &b->error);
-}
-
-int box_start_in_namespace(struct box *b)
-{
-	int r = claim_parked(b);
-	if (r == 1) {
-		b->error = (struct error){0};
-		r = make_cold(b);
-	}
-	return r;
 }
 
 static void create_work(void *arg)
@@ -167,22 +125,13 @@ static void create_done(void *arg)
 }
 
 /* The way of most creates: a slot that needs nothing but its claim is claimed here and now, without the two wake-ups of a worker. 1: there is none. */
-static int claim_dressed(struct box *b)
+static int start_at_once(struct box *b)
 {
 	struct error err = {0};
-	const struct box_spec *spec = &b->order.claim.spec;
-	struct backend *backend = b->backend;
-	bool may = b->runtime == &namespace_runtime && slot_is_usual(backend->host, &b->order.claim);
-	struct slot *s = may ? pool_take_dressed(backend->pool, spec) : NULL;
-	if (!s)
+	if (!b->runtime->start_at_once || b->runtime->start_at_once(b) == 1)
 		return 1;
-	if (slot_claim_dressed(backend->host, s, &b->order.claim, &err) < 0) {
-		backend_discard(backend, s);
-		return 1;
-	}
-	b->slot = s;
-	b->number = s->number;
-	b->has_number = b->warm = true;
+	b->number = b->slot->number;
+	b->has_number = true;
 	box_set_state(b, BOX_STARTING);
 	int r = box_watch(b, &err);
 	if (r == 0)
@@ -235,7 +184,7 @@ struct box *box_create(struct backend *backend, const struct box_spec *spec, con
 		b->ordered = clock_monotonic();
 		order_identity(&b->order);
 		b->state = BOX_MAKING;
-		r = claim_dressed(b);
+		r = start_at_once(b);
 		if (r == 0)
 			return b;
 		if (r < 0) {

@@ -15,12 +15,15 @@ typedef void runtime_done_fn(const struct error *err, void *arg);
 
 struct runtime {
 	const char *isolation; /* as answers tell it */
+	bool kernel_inside; /* the group work is all of it, so a lack of memory there is its end, and its disk is not mounted by this kernel */
 
 	/* Can there be such a one? 0, or -EINVAL with *err (400, names the field). */
 	int (*check)(const struct box_spec *spec, struct error *err);
 	/* On a worker that may take its time. Makes b->slot and all of it, up to the claim that was sent; what there is of it on failure is released by the caller. Gives up soon after
 	 * b->cancelled. The result is b->error.code, too. */
 	int (*start)(struct box *b);
+	/* On the loop, before that: the same for a create that waits for nothing. 1: it does. NULL: all do. */
+	int (*start_at_once)(struct box *b);
 	/* On a worker: finds the living parts of b->slot again. -ESRCH: it is dead. */
 	int (*adopt)(struct box *b);
 

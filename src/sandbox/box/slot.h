@@ -1,4 +1,7 @@
-/* A slot: everything of one sandbox that can be made before it is known whose it will be. All of this blocks; on a worker that has entered the host. */
+/*
+ * A slot: everything of one sandbox that can be made before it is known whose it will be. Here is what is the same for both kinds; sandbox/namespace/namespace_slot.h and
+ * sandbox/microvm/machine_slot.h make and adopt them. All of this blocks; on a worker that has entered the host.
+ */
 #ifndef CUBICLE_SANDBOX_BOX_SLOT_H
 #define CUBICLE_SANDBOX_BOX_SLOT_H
 
@@ -9,6 +12,9 @@
 
 struct host;
 struct newborn;
+
+/* What is said to a microVM's monitor goes through a socket beside init's. */
+#define SLOT_MONITOR_SUFFIX ".vm"
 
 /* Mounted images, by the numbers of layers.h. n = 0: none. */
 struct slot_root {
@@ -26,7 +32,8 @@ void slot_rest_close(struct slot_rest *r);
 struct slot {
 	struct slot *next;   /* for the pool's list */
 	unsigned number;
-	char name[16];       /* "s<number>": its cgroups */
+	char name[16];       /* "s<number>": its cgroups, the control socket of its init */
+	char monitor_name[20]; /* of a microVM: its monitor's socket */
 	pid_t pid;           /* PID 1, as the host sees it; 0: none */
 	uint64_t start;      /* its start time */
 	int pidfd;
@@ -34,8 +41,7 @@ struct slot {
 	int conn;            /* blocking, until the loop takes it; -1 */
 	bool has_net, has_cgroups, has_socket;
 	bool knows_still;    /* its init is told when it is frozen */
-	bool machine;        /* a microVM (microvm/machine_slot.h): PID 1 is its monitor, which is in the work group with all of the guest, and the disk is not mounted here */
-	int monitor;         /* connection to that, until the loop takes it; -1 */
+	int monitor;         /* of a microVM: connection to its monitor, until the loop takes it; -1 */
 	int console;         /* what the guest has written to its console, a memory file; -1 = not known */
 	int log;             /* what the monitor has logged, likewise */
 	struct net_slot net;
@@ -47,44 +53,27 @@ struct slot {
 
 /* An empty slot, owning nothing yet. NULL without memory. */
 struct slot *slot_new(unsigned number);
-/* Makes all parts with default limits, up to an init that says it is parked. On failure what was made is there still: slot_release(). */
-int slot_prepare(struct host *h, struct slot *s, struct error *err);
-
-/* Gives a prepared slot its root and the usual filter ahead of the claim. On failure: slot_release(). */
-int slot_dress(struct host *h, struct slot *s, const char *const *layers, size_t n_layers, struct error *err);
-/* What slot_dress() of these layers gives. 0, or with n = 0 what layers_number() says: -ENOENT, -EBUSY. */
-int slot_root_of(struct host *h, const char *const *layers, size_t n_layers, struct slot_root *ret);
-/* Has the spec the disk and the filter of dressed slots? */
-bool slot_may_be_dressed(const struct host *h, const struct box_spec *spec);
-bool slot_root_eq(const struct slot_root *a, const struct slot_root *b);
 
 struct slot_claim {
 	struct box_spec spec; /* views live as long as the claim */
 	const struct reach *reach; /* its network policy; likewise */
 	char hostname[65], boot_id[37], machine_id[33];
 };
-/* Limits, network, disk and root as the spec says, then the claim message; the answer is not waited for. A dressed slot must have the spec's root, and be one for which the spec may have one. */
-int slot_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
 
-/* Is it, but for its root, what parked slots are made for, and its network policy short? Then slot_claim_dressed() does, which does not wait and needs no worker. */
-bool slot_is_usual(const struct host *h, const struct slot_claim *c);
-int slot_claim_dressed(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
-
+/* Its groups, with these limits; work's are s->limits. On failure: slot_release(). */
+int slot_make_cgroups(struct host *h, struct slot *s, const struct cgroup_limits *agent, const struct cgroup_limits *work, struct error *err);
 /* A newborn (`r`: what its clone returned) becomes PID 1 of the slot, joins the group, in `work` as one to be killed before anything of the host's, and begins. Its pipe is closed. 0 or -errno. */
 int slot_begin(struct host *h, struct slot *s, struct newborn *n, int r, enum cgroup_part group, struct error *err);
-/* Sends the claim; the answer is not waited for. */
-int slot_send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err);
+/* Sends the claim; the answer is not waited for. m: has what only this kind of slot says. */
+int slot_send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct msg_claim *m, struct error *err);
 /* Its share of the processors beside other sandboxes; 0: little. 0 or -errno. */
 int slot_weigh(struct host *h, const struct slot *s, uint32_t cpu_count, struct error *err);
 /* Is the process s->pid the one that began at s->start, and alive? Then s->pidfd is of it: 0. -ESRCH: no. */
 int slot_find_process(struct slot *s, struct error *err);
 
-/* Of an adopted one whose process lives: its network again, with this policy. 0 or -errno. */
-int slot_adopt_network(struct host *h, struct slot *s, const struct reach *reach, struct error *err);
-
-/* Finds the parts of a living sandbox again, with s->pid, start, disk.name and disk.loop from its handle, and proves by hello that it is `id`'s. Its network policy is put in force again.
- * -ESRCH: it is dead. On failure: slot_release(). */
-int slot_adopt(struct host *h, struct slot *s, struct str id, const struct reach *reach, struct error *err);
+/* Of an adopted one whose process lives: its network again (network/slot.h), with this policy. 0 or -errno. */
+typedef int slot_adopt_network_fn(struct network *n, unsigned number, int netns, struct net_slot *ret, struct error *err);
+int slot_adopt_network(struct host *h, struct slot *s, slot_adopt_network_fn *adopt, const struct reach *reach, struct error *err);
 
 /* Moves a spawner into the work group. `pid` is what the kernel says of the sender of its message. */
 int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error *err);
@@ -93,8 +82,8 @@ int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error 
 void slot_hold_mounts(struct slot *s);
 /* Kills every process and waits for their end. */
 void slot_kill(struct host *h, struct slot *s);
-/* After slot_kill(): unmounts the disk and moves its image to <dir>/<image> (saved.h). */
-int slot_save(struct host *h, struct slot *s, const char *image, struct error *err);
+/* After slot_kill(): unmounts the disk and moves its image to <dir>/<image> (saved.h). check: it was mounted by this kernel, so it is checked when that left it unclean. */
+int slot_save(struct host *h, struct slot *s, const char *image, bool check, struct error *err);
 /* slot_kill(), then gives everything back; frees the slot. */
 void slot_release(struct host *h, struct slot *s);
 /* Closes descriptors, leaves the sandbox running, frees the slot. */

@@ -43,10 +43,8 @@ int slot_listen(const struct host *h, const char *name, struct error *err)
 
 void slot_unlisten(const struct host *h, const struct slot *s)
 {
-	char name[sizeof(s->name) + sizeof(SLOT_MONITOR_SUFFIX)];
 	unlinkat(h->control, s->name, 0);
-	snprintf(name, sizeof(name), "%s" SLOT_MONITOR_SUFFIX, s->name);
-	unlinkat(h->control, name, 0);
+	unlinkat(h->control, s->monitor_name, 0);
 }
 
 int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err)

@@ -8,8 +8,6 @@ enum { ANSWER_SECONDS = 10 };
 
 /* A listening socket at <dir>/control/<name>, instead of what is there. A descriptor or -errno. */
 int slot_listen(const struct host *h, const char *name, struct error *err);
-/* What they say to a microVM's monitor goes through another socket: NAME.vm. */
-#define SLOT_MONITOR_SUFFIX ".vm"
 /* Both sockets of the slot go. */
 void slot_unlisten(const struct host *h, const struct slot *s);
 /* A connection to it, which gives up after ANSWER_SECONDS. A descriptor or -errno. */

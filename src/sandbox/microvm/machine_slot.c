@@ -78,17 +78,10 @@ static void owned_descriptor(struct monitor *m, const char *key, int fd, const c
 
 static int make_cgroups(struct host *h, struct slot *s, const struct box_spec *spec, struct error *err)
 {
-	uint64_t beside = MONITOR_MB + spec->memory_mb / TABLES_SHARE;
-	struct cgroup_limits agent = {.memory = (uint64_t)MONITOR_MB << 20, .pids = MONITOR_PIDS, .cpu_count = 1};
-	s->limits = (struct cgroup_limits){
-		.memory = (spec->memory_mb + beside) << 20, .pids = spec->cpu_count + MONITOR_PIDS, .cpu_count = spec->cpu_count};
-	s->has_cgroups = true;
-	int r = cgroups_create(h->cgroups, s->name, err);
-	if (r == 0)
-		r = cgroups_limit(h->cgroups, s->name, CGROUP_AGENT, &agent, err);
-	if (r == 0)
-		r = cgroups_limit(h->cgroups, s->name, CGROUP_WORK, &s->limits, err);
-	return r == 0 ? slot_weigh(h, s, spec->cpu_count, err) : r;
+	const uint64_t beside = MONITOR_MB + spec->memory_mb / TABLES_SHARE;
+	const struct cgroup_limits agent = {.memory = (uint64_t)MONITOR_MB << 20, .pids = MONITOR_PIDS, .cpu_count = 1};
+	const struct cgroup_limits work = {.memory = (spec->memory_mb + beside) << 20, .pids = spec->cpu_count + MONITOR_PIDS, .cpu_count = spec->cpu_count};
+	return slot_make_cgroups(h, s, &agent, &work, err);
 }
 
 static int add_layers(struct monitor *m, const struct box_spec *spec, struct error *err)
@@ -116,10 +109,8 @@ static int add_disk(struct host *h, struct slot *s, struct monitor *m, const str
 /* Node is connected to both before the monitor exists, so that nothing is missed. */
 static int add_sockets(struct host *h, struct slot *s, struct monitor *m, struct error *err)
 {
-	char name[sizeof(s->name) + sizeof(SLOT_MONITOR_SUFFIX)];
-	snprintf(name, sizeof(name), "%s" SLOT_MONITOR_SUFFIX, s->name);
 	s->has_socket = true;
-	int admin = slot_listen(h, name, err);
+	int admin = slot_listen(h, s->monitor_name, err);
 	if (admin < 0)
 		return admin;
 	owned_descriptor(m, "admin", admin, "");
@@ -127,7 +118,7 @@ static int add_sockets(struct host *h, struct slot *s, struct monitor *m, struct
 	if (control < 0)
 		return control;
 	owned_descriptor(m, "control", control, "");
-	s->monitor = slot_connect(h, name, err);
+	s->monitor = slot_connect(h, s->monitor_name, err);
 	if (s->monitor < 0)
 		return s->monitor;
 	s->conn = slot_connect(h, s->name, err);
@@ -279,11 +270,19 @@ void machine_log(const struct slot *s, struct str id)
 	log_end(s->console, "console", id);
 }
 
+/* Its root is root of its own kernel only: there is no filter, and nothing is dropped. */
+static int send_claim(struct host *h, struct slot *s, const struct slot_claim *c, struct error *err)
+{
+	char address[INET_ADDRSTRLEN];
+	struct msg_claim m = {.realtime = clock_realtime(), .nameserver = str_of(MACHINE_NAMESERVER), .seccomp = STR("")};
+	msg_set(&m, claim, address, str_of(dotted(MACHINE_ADDRESS, address)));
+	return slot_send_claim(h, s, c, &m, err);
+}
+
 int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, const bool *cancelled, int64_t until, struct error *err)
 {
 	cleanup_monitor struct monitor m = {0};
 	int r = host_enter(h, err);
-	s->machine = true;
 	if (r == 0)
 		r = network_machine_create(h->network, s->number, &s->net, err);
 	if (r == 0) {
@@ -306,13 +305,11 @@ int machine_start(struct host *h, struct slot *s, const struct slot_claim *c, co
 		r = park(s, cancelled, until, h->machines->boot_seconds, err);
 	if (r < 0 && r != -ECANCELED)
 		machine_log(s, c->spec.id);
-	return r == 0 ? slot_send_claim(h, s, c, err) : r;
+	return r == 0 ? send_claim(h, s, c, err) : r;
 }
 
 int machine_adopt(struct host *h, struct slot *s, const struct reach *reach, struct error *err)
 {
-	char name[sizeof(s->name) + sizeof(SLOT_MONITOR_SUFFIX)];
-	snprintf(name, sizeof(name), "%s" SLOT_MONITOR_SUFFIX, s->name);
 	int r = host_enter(h, err);
 	if (r < 0)
 		return r;
@@ -321,10 +318,10 @@ int machine_adopt(struct host *h, struct slot *s, const struct reach *reach, str
 	/* Pid, start and boot of its record are proof enough: nothing inside could have taken the monitor's place. */
 	r = slot_find_process(s, err);
 	if (r == 0)
-		r = MIN(s->monitor = slot_connect(h, name, err), 0);
+		r = MIN(s->monitor = slot_connect(h, s->monitor_name, err), 0);
 	if (r == 0)
 		r = MIN(s->conn = slot_connect(h, s->name, err), 0);
-	return r == 0 ? slot_adopt_network(h, s, reach, err) : r;
+	return r == 0 ? slot_adopt_network(h, s, network_machine_adopt, reach, err) : r;
 }
 
 void machine_last_words(const struct slot *s, char *to, size_t size)

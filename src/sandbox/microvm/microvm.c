@@ -204,6 +204,6 @@ static void hold(struct box *b, bool on, runtime_done_fn *done, void *arg)
 }
 
 const struct runtime microvm_runtime = {
-	.isolation = "microvm", .check = check, .start = start, .adopt = adopt, .watch = watch, .unwatch = unwatch, .attach = attach, .say_end = say_end, .space = space, .brake = brake,
+	.isolation = "microvm", .kernel_inside = true, .check = check, .start = start, .adopt = adopt, .watch = watch, .unwatch = unwatch, .attach = attach, .say_end = say_end, .space = space, .brake = brake,
 	.open = opening_new, .tidy = tidy, .write_out = write_out, .hold = hold,
 };

@@ -1,7 +1,7 @@
 #include "sandbox/namespace/pool.h"
 #include "sandbox/box/host.h"
+#include "sandbox/namespace/namespace_slot.h"
 #include "sandbox/namespace/recipes.h"
-#include "sandbox/box/slot.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
