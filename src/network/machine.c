@@ -1,15 +1,12 @@
 #include "network/network.h"
+#include "network/links.h"
 #include "base/cleanup.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
-#include <linux/neighbour.h>
-#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
 
 #define TAP "tap0"
@@ -33,37 +30,6 @@ static int open_tap(struct error *err)
 	return steal_fd(&fd);
 }
 
-static struct ifinfomsg *set_link(struct netlink *nl, struct nlmsghdr **ret, int index)
-{
-	*ret = netlink_add(nl, RTM_NEWLINK, 0, "tap");
-	struct ifinfomsg *i = mnl_nlmsg_put_extra_header(*ret, sizeof(*i));
-	i->ifi_index = index;
-	return i;
-}
-
-static void put_address(struct netlink *nl, int index)
-{
-	struct nlmsghdr *m = netlink_add(nl, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, "address of the tap");
-	struct ifaddrmsg *a = mnl_nlmsg_put_extra_header(m, sizeof(*a));
-	a->ifa_family = AF_INET;
-	a->ifa_prefixlen = MACHINE_PREFIX;
-	a->ifa_index = (uint32_t)index;
-	mnl_attr_put_u32(m, IFA_LOCAL, htonl(MACHINE_GATEWAY));
-	mnl_attr_put_u32(m, IFA_ADDRESS, htonl(MACHINE_GATEWAY));
-}
-
-/* Known ahead: a machine that answers no ARP costs nobody anything. */
-static void put_neighbour(struct netlink *nl, int index)
-{
-	struct nlmsghdr *m = netlink_add(nl, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, "neighbour behind the tap");
-	struct ndmsg *d = mnl_nlmsg_put_extra_header(m, sizeof(*d));
-	d->ndm_family = AF_INET;
-	d->ndm_ifindex = index;
-	d->ndm_state = NUD_PERMANENT;
-	mnl_attr_put_u32(m, NDA_DST, htonl(MACHINE_ADDRESS));
-	mnl_attr_put(m, NDA_LLADDR, sizeof(machine_mac), machine_mac);
-}
-
 int machine_tap(struct network *n, struct net_slot *s, struct netlink *inside, int *ret_index, struct error *err)
 {
 	struct nlmsghdr *m;
@@ -73,13 +39,12 @@ int machine_tap(struct network *n, struct net_slot *s, struct netlink *inside, i
 	int index = (int)if_nametoindex(TAP);
 	if (!index)
 		return error_errno(err, -errno, "tap of a machine");
-	set_link(inside, &m, index);
+	link_message(inside, &m, RTM_NEWLINK, 0, index, "tap");
 	mnl_attr_put(m, IFLA_ADDRESS, sizeof(gateway_mac), gateway_mac);
 	mnl_attr_put_u32(m, IFLA_MTU, n->mtu);
-	put_address(inside, index);
-	struct ifinfomsg *i = set_link(inside, &m, index);
-	i->ifi_flags = i->ifi_change = IFF_UP;
-	put_neighbour(inside, index);
+	link_address(inside, index, MACHINE_GATEWAY, MACHINE_PREFIX, "address of the tap");
+	link_up(inside, index, "tap");
+	link_neighbour(inside, index, MACHINE_ADDRESS, machine_mac, "neighbour behind the tap");
 	int r = netlink_run(inside, err);
 	if (r == 0)
 		*ret_index = index;

@@ -1,4 +1,5 @@
 #include "network/network.h"
+#include "network/links.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "network/policy.h"
@@ -11,7 +12,6 @@
 #include <linux/if.h>
 #include <linux/if_link.h>
 #include <linux/ip.h>
-#include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <sched.h>
@@ -21,6 +21,8 @@
 #include <sys/socket.h>
 
 #define GUEST_LINK "eth0"
+
+enum { LINK_PREFIX = 31 };
 
 struct mac {
 	unsigned char bytes[6];
@@ -105,20 +107,6 @@ static int dns_sockets(struct net_slot *s, struct error *err)
 	return r < 0 ? error_errno(err, r, "binding %s:53 inside", nameserver(s)) : 0;
 }
 
-static struct ifinfomsg *add_link(struct netlink *nl, struct nlmsghdr **ret, unsigned type, unsigned flags, const char *what)
-{
-	*ret = netlink_add(nl, type, flags, what);
-	return mnl_nlmsg_put_extra_header(*ret, sizeof(struct ifinfomsg));
-}
-
-static void link_up(struct netlink *nl, int index)
-{
-	struct nlmsghdr *m;
-	struct ifinfomsg *i = add_link(nl, &m, RTM_NEWLINK, 0, "link up");
-	i->ifi_index = index;
-	i->ifi_flags = i->ifi_change = IFF_UP;
-}
-
 static int open_filter(struct net_slot *s, struct error *err)
 {
 	struct netlink n = NETLINK_INIT;
@@ -139,7 +127,7 @@ static int furnish(struct network *n, struct net_slot *s, struct netlink *inside
 	r = netlink_open(inside, NETLINK_ROUTE);
 	if (r < 0)
 		return error_errno(err, r, "netlink");
-	link_up(inside, 1);
+	link_up(inside, 1, "link up");
 	r = netlink_run(inside, err);
 	if (r == 0 && s->machine)
 		r = machine_tap(n, s, inside, &tap, err);
@@ -163,7 +151,7 @@ static void put_end(struct nlmsghdr *m, const char *name, struct mac mac, uint32
 static int make_pair(const struct network *n, const struct net_slot *s, struct netlink *host, struct error *err)
 {
 	struct nlmsghdr *m;
-	add_link(host, &m, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, "veth pair");
+	link_message(host, &m, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, 0, "veth pair");
 	put_end(m, s->host_link, mac_of(n, s->number, true), n->mtu);
 	mnl_attr_put_u32(m, IFLA_GROUP, n->instance.link_group);
 	struct nlattr *info = mnl_attr_nest_start(m, IFLA_LINKINFO);
@@ -184,7 +172,7 @@ static int make_pair(const struct network *n, const struct net_slot *s, struct n
 static int remove_stale(const struct net_slot *s, struct netlink *host, struct error *err)
 {
 	struct nlmsghdr *m;
-	add_link(host, &m, RTM_DELLINK, 0, "removing the link of an earlier sandbox");
+	link_message(host, &m, RTM_DELLINK, 0, 0, "removing the link of an earlier sandbox");
 	mnl_attr_put_strz(m, IFLA_IFNAME, s->host_link);
 	int r = netlink_run(host, err);
 	return r == -ENODEV ? 0 : r;
@@ -197,51 +185,15 @@ static int index_of(int socket, const char *name)
 	return ioctl(socket, SIOCGIFINDEX, &q) < 0 ? -errno : q.ifr_ifindex;
 }
 
-static void add_address(struct netlink *nl, int index, uint32_t address)
-{
-	struct nlmsghdr *m = netlink_add(nl, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, "address");
-	struct ifaddrmsg *a = mnl_nlmsg_put_extra_header(m, sizeof(*a));
-	a->ifa_family = AF_INET;
-	a->ifa_prefixlen = 31;
-	a->ifa_index = (uint32_t)index;
-	mnl_attr_put_u32(m, IFA_LOCAL, htonl(address));
-	mnl_attr_put_u32(m, IFA_ADDRESS, htonl(address));
-}
-
-/* Both ends know each other's MAC: no ARP, so nothing to wait for and nothing to spoof. */
-static void add_neighbour(struct netlink *nl, int index, uint32_t address, struct mac mac)
-{
-	struct nlmsghdr *m = netlink_add(nl, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, "neighbour");
-	struct ndmsg *d = mnl_nlmsg_put_extra_header(m, sizeof(*d));
-	d->ndm_family = AF_INET;
-	d->ndm_ifindex = index;
-	d->ndm_state = NUD_PERMANENT;
-	mnl_attr_put_u32(m, NDA_DST, htonl(address));
-	mnl_attr_put(m, NDA_LLADDR, sizeof(mac.bytes), mac.bytes);
-}
-
-static void default_route(struct netlink *nl, int index, uint32_t gateway)
-{
-	struct nlmsghdr *m = netlink_add(nl, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, "default route");
-	struct rtmsg *t = mnl_nlmsg_put_extra_header(m, sizeof(*t));
-	t->rtm_family = AF_INET;
-	t->rtm_table = RT_TABLE_MAIN;
-	t->rtm_protocol = RTPROT_STATIC;
-	t->rtm_scope = RT_SCOPE_UNIVERSE;
-	t->rtm_type = RTN_UNICAST;
-	mnl_attr_put_u32(m, RTA_GATEWAY, htonl(gateway));
-	mnl_attr_put_u32(m, RTA_OIF, (uint32_t)index);
-}
-
 static int guest_end(const struct network *n, const struct net_slot *s, struct netlink *inside, struct error *err)
 {
 	int index = index_of(s->dns_udp, GUEST_LINK);
 	if (index < 0)
 		return error_errno(err, index, "link inside");
-	add_address(inside, index, s->guest_address);
-	link_up(inside, index);
-	add_neighbour(inside, index, s->host_address, mac_of(n, s->number, true));
-	default_route(inside, index, s->host_address);
+	link_address(inside, index, s->guest_address, LINK_PREFIX, "address");
+	link_up(inside, index, "link up");
+	link_neighbour(inside, index, s->host_address, mac_of(n, s->number, true).bytes, "neighbour");
+	link_default_route(inside, index, s->host_address);
 	return netlink_run(inside, err);
 }
 
@@ -277,12 +229,11 @@ static int host_end(const struct network *n, const struct net_slot *s, struct ne
 	if (r < 0)
 		return error_errno(err, r, "/proc/sys/net/ipv6/conf/%s", path);
 	struct nlmsghdr *m;
-	struct ifinfomsg *i = add_link(host, &m, RTM_NEWLINK, 0, "settings of the link");
-	i->ifi_index = index;
+	link_message(host, &m, RTM_NEWLINK, 0, index, "settings of the link");
 	put_host_settings(m);
-	add_address(host, index, s->host_address);
-	link_up(host, index);
-	add_neighbour(host, index, s->guest_address, mac_of(n, s->number, false));
+	link_address(host, index, s->host_address, LINK_PREFIX, "address");
+	link_up(host, index, "link up");
+	link_neighbour(host, index, s->guest_address, mac_of(n, s->number, false).bytes, "neighbour");
 	return netlink_run(host, err);
 }
 
@@ -302,8 +253,7 @@ static int await_carrier(const struct net_slot *s, struct netlink *inside, struc
 	struct nlmsghdr *m;
 	uint8_t state = IF_OPER_UNKNOWN;
 	for (int waited = 0; waited < 2000; waited++) {
-		struct ifinfomsg *i = add_link(inside, &m, RTM_GETLINK, 0, "state of the link");
-		i->ifi_index = index_of(s->dns_udp, GUEST_LINK);
+		link_message(inside, &m, RTM_GETLINK, 0, index_of(s->dns_udp, GUEST_LINK), "state of the link");
 		int r = netlink_ask(inside, take_state, &state, err);
 		if (r < 0 || state == IF_OPER_UP)
 			return r;
@@ -370,7 +320,7 @@ static int restore_route(const struct net_slot *s, struct error *err)
 	int index = index_of(s->dns_udp, GUEST_LINK), r = netlink_open(&inside, NETLINK_ROUTE);
 	if (index < 0 || r < 0)
 		return error_errno(err, index < 0 ? index : r, "link inside");
-	default_route(&inside, index, s->host_address);
+	link_default_route(&inside, index, s->host_address);
 	return netlink_run(&inside, err);
 }
 
