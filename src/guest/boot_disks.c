@@ -1,19 +1,16 @@
 #include "base/cleanup.h"
 #include "guest/boot.h"
 #include "sys/mounts.h"
+#include "sys/spares.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 enum {
 	EROFS_MAGIC_AT = 1024,
 	EROFS_MAGIC_VALUE = (int)0xe0f5e1e2,
-	/* As in sandbox/box/disk.c, which makes them. */
-	LITTLE_LEFT = 64,
-	SPARES = 8,
 };
 
 /* Where a mount stands that another is cloned from: in the initramfs. */
@@ -70,38 +67,9 @@ static int mount_layer(const char *path, struct error *err)
 	return r < 0 ? error_wrap(err, r, "layer %s", path) : r;
 }
 
-static void set_spares_aside(int root)
-{
-	char name[32];
-	if (mkdirat(root, "spare", 0700) < 0 && errno != EEXIST)
-		return;
-	for (int i = 0; i < SPARES; i++) {
-		snprintf(name, sizeof(name), "spare/%d", i);
-		if (mkdirat(root, name, 0700) < 0 && errno != EEXIST)
-			return;
-	}
-}
-
-/* The overlay makes directories at each mount. A disk that is full has room for them because some was set aside. */
-static void spend_spares(int root)
-{
-	struct statvfs fs;
-	char name[32];
-	if (fstatvfs(root, &fs) < 0 || (fs.f_bavail > LITTLE_LEFT && fs.f_ffree > LITTLE_LEFT))
-		return;
-	for (int i = 0; i < SPARES; i++) {
-		snprintf(name, sizeof(name), "spare/%d", i);
-		unlinkat(root, name, AT_REMOVEDIR);
-	}
-	syncfs(root);
-}
-
 void boot_disks_spare(const struct boot_disks *d)
 {
-	char last[32];
-	snprintf(last, sizeof(last), "spare/%d", SPARES - 1);
-	if (faccessat(d->root, last, F_OK, 0) < 0)
-		set_spares_aside(d->root);
+	spares_renew(d->root);
 }
 
 /* The node makes upper and work where it makes the disk; a new file system is as good. */
@@ -115,7 +83,7 @@ static int mount_writable(const char *path, struct boot_disks *d, struct error *
 	d->root = openat(d->writable, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (d->root < 0)
 		return error_errno(err, -errno, "disk %s", path);
-	spend_spares(d->root);
+	spares_spend(d->root);
 	if ((mkdirat(d->root, "upper", 0755) < 0 && errno != EEXIST) || (mkdirat(d->root, "work", 0755) < 0 && errno != EEXIST))
 		return error_errno(err, -errno, "disk %s", path);
 	return 0;

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "sys/mounts.h"
+#include "sys/spares.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,6 @@ enum {
 	PENDING_LITTLE = 4 << 20,
 	ROOM_LEAST = 1 << 30,
 	ROOM_SHARE = 5, /* percent above the reserve */
-	LITTLE_LEFT = 64, /* blocks, inodes */
-	SPARES = 8,     /* what the overlay makes anew at each mount, what warm() takes for a moment, and some more */
 };
 
 struct master {
@@ -111,22 +110,6 @@ static void wait_unbound(unsigned loop)
 		usleep(1000);
 }
 
-/*
- * Room that nobody inside can fill: empty directories beside upper and work, each of which is an inode and a block. A disk that is full to the last of either could not be
- * mounted as somebody's root again, and so what is on it would be lost with the memory of its sandbox.
- */
-static void set_spares_aside(int mount)
-{
-	char name[32];
-	if (mkdirat(mount, "spare", 0700) < 0 && errno != EEXIST)
-		return;
-	for (int i = 0; i < SPARES; i++) {
-		snprintf(name, sizeof(name), "spare/%d", i);
-		if (mkdirat(mount, name, 0700) < 0 && errno != EEXIST)
-			return;
-	}
-}
-
 static int make_directories(unsigned loop, struct error *err)
 {
 	cleanup_fd int mount = mount_loop(loop, err);
@@ -134,33 +117,13 @@ static int make_directories(unsigned loop, struct error *err)
 		return mount;
 	if (mkdirat(mount, "upper", 0755) < 0 || mkdirat(mount, "work", 0755) < 0)
 		return error_errno(err, -errno, "directories of a disk");
-	set_spares_aside(mount);
+	spares_set_aside(mount);
 	return 0;
-}
-
-/* Only where it is needed: what is freed can be used after a commit, which takes time. */
-static void spend_spares(int mount)
-{
-	struct statvfs fs;
-	char name[32];
-	if (fstatvfs(mount, &fs) < 0 || (fs.f_bavail > LITTLE_LEFT && fs.f_ffree > LITTLE_LEFT))
-		return;
-	cleanup_fd int root = openat(mount, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	for (int i = 0; i < SPARES; i++) {
-		snprintf(name, sizeof(name), "spare/%d", i);
-		unlinkat(mount, name, AT_REMOVEDIR);
-	}
-	if (root >= 0)
-		syncfs(root);
 }
 
 void disk_mounted(const struct disk *d)
 {
-	/* The last one is there unless they were spent. */
-	char last[32];
-	snprintf(last, sizeof(last), "spare/%d", SPARES - 1);
-	if (faccessat(d->mount, last, F_OK, 0) < 0)
-		set_spares_aside(d->mount);
+	spares_renew(d->mount);
 }
 
 /* The directories every copy needs; then an unmount, so that a copy has no journal to replay. */
@@ -272,7 +235,7 @@ static int bring_up(struct host *h, int image, int userns, struct disk *d, struc
 	}
 	int r = d->mount = mount_loop(d->loop, err);
 	if (r >= 0) {
-		spend_spares(d->mount);
+		spares_spend(d->mount);
 		warm(d->mount); /* with the ids of the disk: the mapped mount knows no root of the host */
 		r = mount_idmap(d->mount, userns, err);
 	}
