@@ -1,4 +1,5 @@
 #include "vmm/acpi.h"
+#include "base/cleanup.h"
 #include "vmm/aml.h"
 #include "vmm/layout.h"
 
@@ -85,12 +86,14 @@ enum {
 	NOTIFY_GENERATION = 0x80,
 };
 
-/* Tables are put into `bytes`, which begins at ACPI_RSDP in the guest. */
-static uint64_t place(struct buf *bytes)
+/* Tables are put into `bytes`, which begins at ACPI_RSDP in the guest. This one begins with `n` bytes; returns where. */
+static uint64_t begin(struct buf *bytes, const void *table, size_t n)
 {
 	static const char zeros[16];
 	buf_add(bytes, zeros, -buf_len(bytes) % sizeof(zeros));
-	return ACPI_RSDP + buf_len(bytes);
+	uint64_t at = ACPI_RSDP + buf_len(bytes);
+	buf_add(bytes, table, n);
+	return at;
 }
 
 static struct header header(const char *signature, uint8_t revision)
@@ -112,18 +115,31 @@ static uint8_t checksum(const void *p, size_t n)
 	return sum;
 }
 
-/* The table goes from `at` to the end. */
-static void finish(struct buf *bytes, uint64_t at)
+/* The table goes from `at`, which is returned, to the end. */
+static uint64_t finish(struct buf *bytes, uint64_t at)
 {
 	if (bytes->failed)
-		return;
+		return at;
 	struct header *h = (void *)(bytes->data + bytes->start + (at - ACPI_RSDP));
 	h->length = (uint32_t)(ACPI_RSDP + buf_len(bytes) - at);
 	h->checksum = 0;
 	h->checksum = checksum(h, h->length);
+	return at;
 }
 
 /* --- what is there, in AML --- */
+
+static void named_integer(struct buf *to, const char *name, uint64_t value)
+{
+	aml_name(to, name);
+	aml_integer(to, value);
+}
+
+static void named_string(struct buf *to, const char *name, const char *text)
+{
+	aml_name(to, name);
+	aml_string(to, text);
+}
 
 static void current_resources(struct buf *to, struct buf *resources)
 {
@@ -140,10 +156,8 @@ static void virtio(struct buf *to, unsigned device, unsigned devices)
 	char name[5];
 	snprintf(name, sizeof(name), "V%03u", device % 1000);
 	size_t at = aml_device(to, name);
-	aml_name(to, "_HID");
-	aml_string(to, "LNRO0005");
-	aml_name(to, "_UID");
-	aml_integer(to, device);
+	named_string(to, "_HID", "LNRO0005");
+	named_integer(to, "_UID", device);
 	resource_memory(&resources, (uint32_t)(LAYOUT_MMIO + device * LAYOUT_MMIO_STEP), LAYOUT_MMIO_STEP);
 	resource_interrupt(&resources, LAYOUT_GSI_FIRST + device % LAYOUT_GSI_COUNT, device >= LAYOUT_GSI_COUNT || device + LAYOUT_GSI_COUNT < devices);
 	current_resources(to, &resources);
@@ -156,8 +170,7 @@ static void serial_port(struct buf *to)
 	size_t at = aml_device(to, "COM1");
 	aml_name(to, "_HID");
 	aml_eisa_id(to, "PNP0501");
-	aml_name(to, "_UID");
-	aml_integer(to, 0);
+	named_integer(to, "_UID", 0);
 	resource_io(&resources, LAYOUT_PORT_SERIAL, 8);
 	resource_interrupt(&resources, LAYOUT_GSI_SERIAL, false);
 	current_resources(to, &resources);
@@ -168,15 +181,13 @@ static void serial_port(struct buf *to)
 static void generation(struct buf *to)
 {
 	size_t at = aml_device(to, "VGEN");
-	aml_name(to, "_HID");
-	aml_string(to, "CUBI0001");
+	named_string(to, "_HID", "CUBI0001");
 	aml_name(to, "_CID");
 	size_t package = aml_package(to, 2);
 	aml_string(to, "VM_Gen_Counter");
 	aml_string(to, "VMGENCTR");
 	aml_end(to, package);
-	aml_name(to, "_DDN");
-	aml_string(to, "VM_Gen_Counter");
+	named_string(to, "_DDN", "VM_Gen_Counter");
 	aml_name(to, "ADDR");
 	package = aml_package(to, 2);
 	aml_integer(to, ACPI_GENERATION & UINT32_MAX);
@@ -189,10 +200,8 @@ static void events(struct buf *to)
 {
 	struct buf resources = BUF_INIT;
 	size_t at = aml_device(to, "GED0");
-	aml_name(to, "_HID");
-	aml_string(to, "ACPI0013");
-	aml_name(to, "_UID");
-	aml_integer(to, 0);
+	named_string(to, "_HID", "ACPI0013");
+	named_integer(to, "_UID", 0);
 	resource_interrupt(&resources, LAYOUT_GSI_EVENTS, false);
 	current_resources(to, &resources);
 	size_t method = aml_method(to, "_EVT", 1);
@@ -204,11 +213,10 @@ static void events(struct buf *to)
 	aml_end(to, at);
 }
 
-static void add_dsdt(struct buf *bytes, unsigned devices)
+static uint64_t add_dsdt(struct buf *bytes, unsigned devices)
 {
 	const struct header h = header("DSDT", 2);
-	uint64_t at = place(bytes);
-	buf_add(bytes, &h, sizeof(h));
+	uint64_t at = begin(bytes, &h, sizeof(h));
 	aml_name(bytes, "\\_S5_");
 	size_t package = aml_package(bytes, 2);
 	aml_integer(bytes, ACPI_S5);
@@ -221,7 +229,7 @@ static void add_dsdt(struct buf *bytes, unsigned devices)
 	for (unsigned i = 0; i < devices; i++)
 		virtio(bytes, i, devices);
 	aml_end(bytes, scope);
-	finish(bytes, at);
+	return finish(bytes, at);
 }
 
 /* --- the other tables --- */
@@ -231,7 +239,7 @@ static struct address port(unsigned which)
 	return (struct address){ADDRESS_IO, 8, 0, ADDRESS_BYTE, LAYOUT_PORT_POWER + which};
 }
 
-static void add_fadt(struct buf *bytes, uint64_t dsdt)
+static uint64_t add_fadt(struct buf *bytes, uint64_t dsdt)
 {
 	const struct fadt t = {
 		.header = header("FACP", 6),
@@ -245,33 +253,28 @@ static void add_fadt(struct buf *bytes, uint64_t dsdt)
 		.sleep_control = port(ACPI_SLEEP_CONTROL),
 		.sleep_status = port(ACPI_SLEEP_STATUS),
 	};
-	uint64_t at = place(bytes);
-	buf_add(bytes, &t, sizeof(t));
-	finish(bytes, at);
+	return finish(bytes, begin(bytes, &t, sizeof(t)));
 }
 
-static void add_madt(struct buf *bytes, unsigned vcpus)
+static uint64_t add_madt(struct buf *bytes, unsigned vcpus)
 {
 	const struct madt t = {.header = header("APIC", 5), .lapic = (uint32_t)LAYOUT_LAPIC};
 	const struct madt_ioapic ioapic = {.type = 1, .length = sizeof(ioapic), .address = (uint32_t)LAYOUT_IOAPIC};
-	uint64_t at = place(bytes);
-	buf_add(bytes, &t, sizeof(t));
+	uint64_t at = begin(bytes, &t, sizeof(t));
 	for (unsigned i = 0; i < vcpus; i++) {
 		const struct madt_lapic lapic = {.length = sizeof(lapic), .processor = (uint8_t)i, .id = (uint8_t)i, .flags = LAPIC_ENABLED};
 		buf_add(bytes, &lapic, sizeof(lapic));
 	}
 	buf_add(bytes, &ioapic, sizeof(ioapic));
-	finish(bytes, at);
+	return finish(bytes, at);
 }
 
 static uint64_t add_xsdt(struct buf *bytes, const uint64_t tables[], size_t n)
 {
 	const struct header h = header("XSDT", 1);
-	uint64_t at = place(bytes);
-	buf_add(bytes, &h, sizeof(h));
+	uint64_t at = begin(bytes, &h, sizeof(h));
 	buf_add(bytes, tables, n * sizeof(tables[0]));
-	finish(bytes, at);
-	return at;
+	return finish(bytes, at);
 }
 
 static struct rsdp rsdp(uint64_t xsdt)
@@ -291,13 +294,10 @@ int acpi_build(const struct guest_memory *m, unsigned vcpus, unsigned devices, s
 	if (vcpus < 1 || vcpus > ACPI_VCPUS_MAX || devices > LAYOUT_DEVICES_MAX)
 		return error_set(err, -EINVAL, 500, "a guest has 1 to %d processors and at most %d devices", ACPI_VCPUS_MAX, LAYOUT_DEVICES_MAX);
 	buf_add(&bytes, &room, sizeof(room));
-	uint64_t dsdt = place(&bytes);
-	add_dsdt(&bytes, devices);
-	uint64_t tables[2] = {place(&bytes)};
-	add_fadt(&bytes, dsdt);
-	tables[1] = place(&bytes);
-	add_madt(&bytes, vcpus);
-	const struct rsdp r = rsdp(add_xsdt(&bytes, tables, 2));
+	const uint64_t dsdt = add_dsdt(&bytes, devices);
+	const uint64_t fadt = add_fadt(&bytes, dsdt);
+	const uint64_t tables[] = {fadt, add_madt(&bytes, vcpus)};
+	const struct rsdp r = rsdp(add_xsdt(&bytes, tables, ARRAY_SIZE(tables)));
 	if (bytes.failed)
 		return error_set(err, -ENOMEM, 500, "no memory");
 	char *to = memory_at(m, ACPI_RSDP, ACPI_END - ACPI_RSDP);
