@@ -27,11 +27,12 @@ enum {
 	QUEUES = 5,
 	PAGES_A_CHAIN = 4096, /* Linux: 256 */
 	CHAINS_A_TURN = 16,
+	CONFIG_BYTES = offsetof(struct virtio_balloon_config, actual) + sizeof(uint32_t),
 };
 
 struct balloon {
 	struct virtio_device d;
-	uint32_t target, actual; /* pages; `actual` is what the guest says */
+	struct virtio_balloon_config config; /* CONFIG_BYTES of it; `actual` is what the guest says */
 	struct chain chain;
 };
 
@@ -109,44 +110,26 @@ static void balloon_notify(struct virtio_device *d, unsigned queue)
 
 static void balloon_reset(struct virtio_device *d)
 {
-	balloon_of(d)->actual = 0;
-}
-
-static void balloon_config_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
-{
-	const struct balloon *b = balloon_of(d);
-	uint32_t config[2] = {htole32(b->target), htole32(b->actual)};
-	memcpy(to, (const char *)config + offset, n);
+	balloon_of(d)->config.actual = 0;
 }
 
 /* Only `actual`, only as a whole. */
 static void balloon_config_write(struct virtio_device *d, unsigned offset, const void *from, unsigned n)
 {
-	uint32_t value;
-	if (offset != offsetof(struct virtio_balloon_config, actual) || n != sizeof(value))
-		return;
-	memcpy(&value, from, n);
-	balloon_of(d)->actual = le32toh(value);
+	if (offset == offsetof(struct virtio_balloon_config, actual) && n == sizeof(uint32_t))
+		memcpy(&balloon_of(d)->config.actual, from, n);
 }
-
-struct saved {
-	uint32_t target, actual;
-};
 
 static void balloon_save(struct virtio_device *d, struct buf *to)
 {
-	struct saved s = {balloon_of(d)->target, balloon_of(d)->actual};
-	buf_add(to, &s, sizeof(s));
+	buf_add(to, &balloon_of(d)->config, CONFIG_BYTES);
 }
 
 static int balloon_load(struct virtio_device *d, struct str from)
 {
-	struct saved s;
-	if (from.n != sizeof(s))
+	if (from.n != CONFIG_BYTES)
 		return -EINVAL;
-	memcpy(&s, from.p, sizeof(s));
-	balloon_of(d)->target = s.target;
-	balloon_of(d)->actual = s.actual;
+	memcpy(&balloon_of(d)->config, from.p, from.n);
 	return 0;
 }
 
@@ -155,7 +138,6 @@ static const struct virtio_ops ops = {
 	.name = "balloon",
 	.reset = balloon_reset,
 	.notify = balloon_notify,
-	.config_read = balloon_config_read,
 	.config_write = balloon_config_write,
 	.save = balloon_save,
 	.load = balloon_load,
@@ -168,28 +150,22 @@ struct virtio_device *balloon_new(struct loop *l, const struct guest_memory *m, 
 		error_errno(err, -ENOMEM, "balloon");
 		return NULL;
 	}
-	b->d.ops = &ops;
-	b->d.n_queues = QUEUES;
-	b->d.config_size = 2 * sizeof(uint32_t);
 	/* Short of memory the guest takes back what it gave up rather than kill a process. */
-	b->d.offered = UINT64_C(1) << VIRTIO_BALLOON_F_REPORTING | UINT64_C(1) << VIRTIO_BALLOON_F_DEFLATE_ON_OOM;
-	if (virtio_init(&b->d, l, m, err) < 0) {
-		virtio_free(&b->d);
-		return NULL;
-	}
-	return &b->d;
+	const uint64_t offered = UINT64_C(1) << VIRTIO_BALLOON_F_REPORTING | UINT64_C(1) << VIRTIO_BALLOON_F_DEFLATE_ON_OOM;
+	b->d = (struct virtio_device){.ops = &ops, .offered = offered, .n_queues = QUEUES, .config_size = CONFIG_BYTES, .config = &b->config};
+	return virtio_made(&b->d, virtio_init(&b->d, l, m, err));
 }
 
 void balloon_set_target(struct virtio_device *d, uint32_t pages)
 {
 	struct balloon *b = balloon_of(d);
-	if (b->target == pages)
+	if (b->config.num_pages == htole32(pages))
 		return;
-	b->target = pages;
+	b->config.num_pages = htole32(pages);
 	virtio_config_changed(d);
 }
 
 uint32_t balloon_actual(const struct virtio_device *d)
 {
-	return container_of(d, struct balloon, d)->actual;
+	return le32toh(container_of(d, struct balloon, d)->config.actual);
 }

@@ -413,11 +413,6 @@ static void block_resume(struct virtio_device *d)
 	run_queue(b);
 }
 
-static void block_config_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
-{
-	memcpy(to, (const char *)&block_of(d)->config + offset, n);
-}
-
 /* What the guest relies on: that the disk is no smaller than it was, and may be written as before. */
 struct saved {
 	uint64_t sectors, read_only;
@@ -462,7 +457,6 @@ static const struct virtio_ops ops = {
 	.name = "block",
 	.reset = block_reset,
 	.notify = block_notify,
-	.config_read = block_config_read,
 	.quiesce = block_quiesce,
 	.resume = block_resume,
 	.save = block_save,
@@ -528,7 +522,7 @@ struct virtio_device *block_new(struct loop *l, const struct guest_memory *m, co
 		return NULL;
 	}
 	*b = (struct block){
-		.d = {.ops = &ops, .n_queues = 1, .config_size = CONFIG_BYTES},
+		.d = {.ops = &ops, .n_queues = 1, .config_size = CONFIG_BYTES, .config = &b->config},
 		.file = steal_fd(&file),
 		.read_only = c->read_only,
 		.bytes.rate = c->bytes_per_second,
@@ -544,9 +538,5 @@ struct virtio_device *block_new(struct loop *l, const struct guest_memory *m, co
 		if (r < 0)
 			error_errno(err, r, "disk");
 	}
-	if (r < 0) {
-		virtio_free(&b->d);
-		return NULL;
-	}
-	return &b->d;
+	return virtio_made(&b->d, r);
 }

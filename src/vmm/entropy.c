@@ -55,11 +55,6 @@ struct virtio_device *entropy_new(struct loop *l, const struct guest_memory *m, 
 		error_errno(err, -ENOMEM, "entropy device");
 		return NULL;
 	}
-	e->d.ops = &ops;
-	e->d.n_queues = 1;
-	if (virtio_init(&e->d, l, m, err) < 0) {
-		virtio_free(&e->d);
-		return NULL;
-	}
-	return &e->d;
+	e->d = (struct virtio_device){.ops = &ops, .n_queues = 1};
+	return virtio_made(&e->d, virtio_init(&e->d, l, m, err));
 }

@@ -24,6 +24,7 @@ enum {
 struct net {
 	struct virtio_device d;
 	struct net_config config;
+	struct virtio_net_config space; /* as the guest reads it */
 	struct loop_fd *watch;  /* of the tap, while the guest has buffers; NULL = no tap, or it is gone */
 	bool paused;
 	size_t pending;         /* bytes of `packet`, for which the guest had too few buffers */
@@ -268,14 +269,6 @@ static void notify(struct virtio_device *d, unsigned queue)
 		transmit(n);
 }
 
-static void config_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
-{
-	const struct net_config *c = &of(d)->config;
-	struct virtio_net_config config = {.status = htole16(VIRTIO_NET_S_LINK_UP), .max_virtqueue_pairs = htole16(1), .mtu = htole16(c->mtu)};
-	memcpy(config.mac, c->mac, sizeof(config.mac));
-	memcpy(to, (const char *)&config + offset, n);
-}
-
 static void quiesce(struct virtio_device *d)
 {
 	struct net *n = of(d);
@@ -306,7 +299,6 @@ static const struct virtio_ops ops = {
 	.activate = activate,
 	.reset = reset,
 	.notify = notify,
-	.config_read = config_read,
 	.quiesce = quiesce,
 	.resume = resume,
 	.free = end,
@@ -336,12 +328,11 @@ struct virtio_device *net_new(struct loop *l, const struct guest_memory *m, cons
 	}
 	n->config = *c;
 	n->config.tap = steal_fd(&tap);
-	n->d = (struct virtio_device){.ops = &ops, .offered = features(n), .n_queues = QUEUES, .config_size = CONFIG_SIZE};
+	n->space = (struct virtio_net_config){.status = htole16(VIRTIO_NET_S_LINK_UP), .max_virtqueue_pairs = htole16(1), .mtu = htole16(c->mtu)};
+	memcpy(n->space.mac, c->mac, sizeof(n->space.mac));
+	n->d = (struct virtio_device){.ops = &ops, .offered = features(n), .n_queues = QUEUES, .config_size = CONFIG_SIZE, .config = &n->space};
 	int r = virtio_init(&n->d, l, m, err);
 	if (r == 0 && n->config.tap >= 0 && !(n->watch = loop_fd_add(l, n->config.tap, 0, on_tap, n)))
 		r = error_errno(err, -ENOMEM, "net");
-	if (r == 0)
-		return &n->d;
-	virtio_free(&n->d);
-	return NULL;
+	return virtio_made(&n->d, r);
 }

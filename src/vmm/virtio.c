@@ -127,6 +127,14 @@ void virtio_free(struct virtio_device *d)
 		free(d);
 }
 
+struct virtio_device *virtio_made(struct virtio_device *d, int r)
+{
+	if (r == 0)
+		return d;
+	virtio_free(d);
+	return NULL;
+}
+
 static void accept_features(struct virtio_device *d)
 {
 	d->accepted = d->driver_features;
@@ -315,8 +323,8 @@ void virtio_mmio_read(struct virtio_device *d, uint64_t offset, void *to, unsign
 {
 	unsigned at;
 	memset(to, 0, n);
-	if (in_config(d, offset, n, &at) && d->ops->config_read) {
-		d->ops->config_read(d, at, to, n);
+	if (in_config(d, offset, n, &at)) {
+		memcpy(to, (const char *)d->config + at, n);
 	} else if (offset < VIRTIO_MMIO_CONFIG && n == sizeof(uint32_t)) {
 		uint32_t value = read_register(d, offset);
 		memcpy(to, &value, n);

@@ -27,8 +27,7 @@ struct virtio_ops {
 	void (*reset)(struct virtio_device *d);
 	/* Not NULL. The guest has put something into the queue. Called for active devices only; spurious calls happen. */
 	void (*notify)(struct virtio_device *d, unsigned queue);
-	/* The device's configuration space: `n` of 1, 2, 4, 8 bytes, checked to lie in `config_size`. */
-	void (*config_read)(struct virtio_device *d, unsigned offset, void *to, unsigned n);
+	/* The guest writes into its configuration space: `n` of 1, 2, 4, 8 bytes, checked to lie in `config_size`. */
 	void (*config_write)(struct virtio_device *d, unsigned offset, const void *from, unsigned n);
 	/* Waits until nothing is under way (requests that workers have): then the state of queues and device is what can be saved. Requests that come later wait until resume(). */
 	void (*quiesce)(struct virtio_device *d);
@@ -47,6 +46,7 @@ struct virtio_device {
 	const struct guest_memory *memory;
 	uint64_t offered;          /* features; the transport adds VERSION_1, INDIRECT_DESC and EVENT_IDX */
 	unsigned n_queues, config_size;
+	const void *config;        /* the configuration space, of that size: what the guest reads of it */
 	/* The transport's, for devices to read: */
 	uint64_t accepted;
 	bool active;               /* DRIVER_OK, and neither reset nor broken since: whoever comes from elsewhere than notify() (a socket, a timer) looks here first */
@@ -62,11 +62,13 @@ struct virtio_device {
 	atomic_uint interrupt_status;
 };
 
-/* Fills the common part; the caller has set `ops`, `offered`, `n_queues`, `config_size`. Makes the eventfds and watches `notified`, unless loop is NULL (unit tests). 0 or -errno; virtio_free() is due
+/* Fills the common part; the caller has set `ops`, `offered`, `n_queues`, `config_size`, `config`. Makes the eventfds and watches `notified`, unless loop is NULL (unit tests). 0 or -errno; virtio_free() is due
  * in both cases. */
 int virtio_init(struct virtio_device *d, struct loop *l, const struct guest_memory *m, struct error *err);
 /* Takes NULL. Resets, closes, calls ops->free. */
 void virtio_free(struct virtio_device *d);
+/* What the _new() of a device returns: d, or NULL when its making failed (r < 0), and then d is freed. */
+struct virtio_device *virtio_made(struct virtio_device *d, int r);
 
 /* A register access: offset below 0x100 + config_size else zeros and nothing; size 1, 2, 4, and 8 in the configuration space (registers are 4 bytes wide: other sizes below 0x100
  * read 0, do nothing). On the loop. */

@@ -222,12 +222,6 @@ static void notify(struct virtio_device *d, unsigned queue)
 		forget(v);
 }
 
-static void config_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
-{
-	const struct virtio_vsock_config c = {.guest_cid = htole64(VSOCK_GUEST)};
-	memcpy(to, (const char *)&c + offset, n);
-}
-
 static void quiesce(struct virtio_device *d)
 {
 	of(d)->paused = true;
@@ -277,7 +271,6 @@ static const struct virtio_ops ops = {
 	.activate = activate,
 	.reset = reset,
 	.notify = notify,
-	.config_read = config_read,
 	.quiesce = quiesce,
 	.resume = resume,
 	.save = save,
@@ -287,33 +280,29 @@ static const struct virtio_ops ops = {
 
 struct virtio_device *vsock_new(struct loop *l, const struct guest_memory *m, const struct vsock_config *c, struct error *err)
 {
+	static const struct virtio_vsock_config config = {.guest_cid = VSOCK_GUEST}; /* little-endian, as is every machine this runs on */
 	cleanup_fd int control = c->control;
 	struct vsock *v = calloc(1, sizeof(*v));
 	if (!v) {
 		error_errno(err, -ENOMEM, "vsock");
 		return NULL;
 	}
-	v->d = (struct virtio_device){.ops = &ops, .offered = 1ull << F_STREAM | 1ull << VIRTIO_VSOCK_F_SEQPACKET, .n_queues = QUEUES, .config_size = sizeof(struct virtio_vsock_config)};
+	v->d = (struct virtio_device){.ops = &ops, .offered = 1ull << F_STREAM | 1ull << VIRTIO_VSOCK_F_SEQPACKET, .n_queues = QUEUES, .config_size = sizeof(config), .config = &config};
 	v->config = *c;
 	v->config.control = -1;
 	vsock_mux_init(&v->mux, l);
 	v->mux.changed = changed;
 	v->mux.up_now = up_now;
 	v->mux.arg = v;
-	if (virtio_init(&v->d, l, m, err) < 0) {
-		virtio_free(&v->d);
-		return NULL;
-	}
+	int r = virtio_init(&v->d, l, m, err);
+	if (r < 0)
+		return virtio_made(&v->d, r);
 	v->retry = loop_timer_new(l, on_retry, v);
 	v->config.control = steal_fd(&control);
 	if (c->control >= 0)
 		v->listener = loop_fd_add(l, c->control, EPOLLIN, on_control, v);
-	if (!v->retry || (c->control >= 0 && !v->listener)) {
-		error_errno(err, -ENOMEM, "vsock");
-		virtio_free(&v->d);
-		return NULL;
-	}
-	return &v->d;
+	bool made = v->retry && (c->control < 0 || v->listener);
+	return virtio_made(&v->d, made ? 0 : error_errno(err, -ENOMEM, "vsock"));
 }
 
 int vsock_connect(struct virtio_device *d, int socket, uint32_t port)

@@ -27,7 +27,7 @@ enum { MEMORY = 1 << 18, CONFIG = 12, QUEUES = 2 };
 /* A device that counts what is called. */
 struct dummy {
 	struct virtio_device d;
-	unsigned activated, resets, notified[QUEUES], quiesced, resumed, reads, writes;
+	unsigned activated, resets, notified[QUEUES], quiesced, resumed, writes;
 	bool active_in_reset;
 	unsigned char config[CONFIG];
 	uint32_t own; /* its state */
@@ -52,13 +52,6 @@ static void dummy_reset(struct virtio_device *d)
 static void dummy_notify(struct virtio_device *d, unsigned queue)
 {
 	of(d)->notified[queue]++;
-}
-
-static void dummy_read(struct virtio_device *d, unsigned offset, void *to, unsigned n)
-{
-	assert_true(offset + n <= CONFIG);
-	of(d)->reads++;
-	memcpy(to, of(d)->config + offset, n);
 }
 
 static void dummy_write(struct virtio_device *d, unsigned offset, const void *from, unsigned n)
@@ -97,7 +90,6 @@ static const struct virtio_ops ops = {
 	.activate = dummy_activate,
 	.reset = dummy_reset,
 	.notify = dummy_notify,
-	.config_read = dummy_read,
 	.config_write = dummy_write,
 	.quiesce = dummy_quiesce,
 	.resume = dummy_resume,
@@ -117,7 +109,7 @@ static void begin(struct world *w, struct loop *l)
 	driver_memory(&w->memory, MEMORY);
 	w->dummy = calloc(1, sizeof(*w->dummy));
 	w->d = &w->dummy->d;
-	*w->d = (struct virtio_device){.ops = &ops, .offered = OURS, .n_queues = QUEUES, .config_size = CONFIG};
+	*w->d = (struct virtio_device){.ops = &ops, .offered = OURS, .n_queues = QUEUES, .config_size = CONFIG, .config = w->dummy->config};
 	assert_int_equal(virtio_init(w->d, l, &w->memory, NULL), 0);
 	driver_init(&w->driver, w->d, &w->memory);
 }
@@ -186,15 +178,11 @@ static void every_offset_takes_every_size(void **state)
 			cleanup_free unsigned char *to = malloc(n);
 			bool config = offset >= 0x100 && offset + n <= 0x100 + CONFIG && n != 3;
 			memset(to, 0xee, n);
-			w.dummy->reads = w.dummy->writes = 0;
+			w.dummy->writes = 0;
 			memset(w.dummy->config, 0x77, CONFIG);
 			virtio_mmio_read(w.d, offset, to, n);
-			assert_int_equal(w.dummy->reads, config);
-			if (config)
-				assert_int_equal(to[n - 1], 0x77);
-			else if (n != 4 || offset >= 0x100)
-				for (unsigned k = 0; k < n; k++)
-					assert_int_equal(to[k], 0);
+			for (unsigned k = 0; k < n && (n != 4 || offset >= 0x100); k++)
+				assert_int_equal(to[k], config ? 0x77 : 0);
 			virtio_mmio_write(w.d, offset, ones, n);
 			assert_int_equal(w.dummy->writes, config);
 			virtio_mmio_write(w.d, offset, ones, n); /* again, now that registers hold odd things */
@@ -478,7 +466,7 @@ static void a_saved_device_goes_on(void **state)
 
 	w.dummy = calloc(1, sizeof(*w.dummy));
 	w.d = w.driver.device = &w.dummy->d;
-	*w.d = (struct virtio_device){.ops = &ops, .offered = OURS, .n_queues = QUEUES, .config_size = CONFIG};
+	*w.d = (struct virtio_device){.ops = &ops, .offered = OURS, .n_queues = QUEUES, .config_size = CONFIG, .config = w.dummy->config};
 	assert_int_equal(virtio_init(w.d, l, &w.memory, NULL), 0);
 	assert_int_equal(virtio_load(w.d, buf_str(&saved), NULL), 0);
 	assert_true(w.d->active && w.dummy->activated == 1 && w.dummy->own == 42);
