@@ -25,21 +25,6 @@ static char *without_slash(const char *url)
 	return str_dup(s);
 }
 
-char *client_listen_url(const char *listen)
-{
-	struct str s = str_of(listen);
-	size_t colon = s.n;
-	while (colon && s.p[colon - 1] != ':')
-		colon--;
-	if (!colon)
-		return str_dup(STR("http://127.0.0.1:3000"));
-	struct str host = str_n(s.p, colon - 1);
-	if (!host.n || str_is(host, "0.0.0.0") || str_is(host, "*") || str_is(host, "[::]"))
-		host = STR("127.0.0.1");
-	char *url;
-	return asprintf(&url, "http://%.*s:%s", STR_FMT(host), listen + colon) < 0 ? NULL : url;
-}
-
 static int make_handle(struct client *cl, const struct cli *c, struct error *err)
 {
 	if (c->team && !cl->socket) {
@@ -96,7 +81,7 @@ int client_open(struct client *cl, const struct cli *c, struct error *err)
 	}
 	if (!key)
 		key = variable("E2B_API_KEY");
-	cl->url = url ? without_slash(url) : client_listen_url(c->options.listen);
+	cl->url = url ? without_slash(url) : options_listen_url(&c->options);
 	cl->sandbox_url = sandbox_url ? without_slash(sandbox_url) : cl->url ? str_dup(str_of(cl->url)) : NULL;
 	cl->key = key && !cl->socket ? str_dup(str_of(key)) : NULL;
 	return make_handle(cl, c, err);

@@ -67,9 +67,6 @@ void target_done(struct target *t);
  * without memory. `user`: Unix user, or NULL for the default one. */
 struct curl_slist *client_envd(const struct client *cl, CURL *easy, const struct target *t, const char *procedure, const char *content_type, const char *user);
 
-/* "http://host:port" to connect to a server that listens there ("0.0.0.0:3000" gives 127.0.0.1); the caller frees it. NULL without memory. */
-char *client_listen_url(const char *listen);
-
 /* What a failed transfer means, with what to do about it. Returns err->code. */
 int client_transfer_error(const struct client *cl, CURLcode code, const char *text, struct error *err);
 

@@ -36,7 +36,7 @@ int cmd_env(struct cli *c)
 		error_errno(&err, r, "%s", path);
 	struct str key = buf_str(&text), rest;
 	str_cut(key, '\n', &key, &rest);
-	cleanup_free char *url = client_listen_url(c->options.listen);
+	cleanup_free char *url = options_listen_url(&c->options);
 	cleanup_free char *ca = certificates_path(&c->options, CERT_CA), *bundle = certificates_path(&c->options, CERT_BUNDLE);
 	cleanup_buf struct buf domain = BUF_INIT;
 	if (r == 0 && (!url || !ca || !bundle || options_client_domain(&c->options, &domain) < 0))

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum kind { STRING, INT, PERCENT, FACTOR, BOOL };
@@ -317,6 +318,18 @@ int options_client_domain(const struct options *o, struct buf *to)
 	if (*o->domain && port && strcmp(port, ":443") != 0 && !has_port(str_of(o->domain)))
 		buf_add_c(to, port);
 	return to->failed ? -ENOMEM : 0;
+}
+
+char *options_listen_url(const struct options *o)
+{
+	const char *colon = strrchr(o->listen, ':');
+	if (!colon)
+		return str_dup(STR("http://127.0.0.1:3000"));
+	struct str host = str_n(o->listen, (size_t)(colon - o->listen));
+	if (!host.n || str_is(host, "0.0.0.0") || str_is(host, "*") || str_is(host, "[::]"))
+		host = STR("127.0.0.1");
+	char *url;
+	return asprintf(&url, "http://%.*s%s", STR_FMT(host), colon) < 0 ? NULL : url;
 }
 
 int options_serialize(const struct options *o, struct buf *to)

@@ -102,6 +102,9 @@ int options_client_domain(const struct options *o, struct buf *to);
 /* The domain without a port: what certificates are for. */
 struct str options_domain_name(const struct options *o);
 
+/* "http://host:port": how this machine reaches what `listen` says ("0.0.0.0:3000" gives 127.0.0.1); the caller frees it. NULL without memory. */
+char *options_listen_url(const struct options *o);
+
 /* `name = value` lines that options_read_file takes: how serve hands its configuration to its children. */
 int options_serialize(const struct options *o, struct buf *to);
 /* For `cubicle config`: calls fn for each option in table order. */

@@ -35,7 +35,7 @@ struct process {
 	struct mcp_config config;
 	struct mcp_http *http;
 	struct chan *serve, *front;
-	char url[300];
+	char *url; /* of the front */
 	bool stopping;
 };
 
@@ -101,29 +101,14 @@ static void on_serve_closed(struct chan *c, const struct error *err, void *arg)
 
 static const struct chan_ops serve_ops = {on_message, on_serve_closed, NULL};
 
-/* Where the front listens, as this machine reaches it. */
-static void find_url(struct process *p)
-{
-	struct str listen = str_of(p->options.listen), host;
-	size_t colon = listen.n;
-	while (colon && listen.p[colon - 1] != ':')
-		colon--;
-	host = str_n(listen.p, colon ? colon - 1 : 0);
-	if (!host.n || str_is(host, "0.0.0.0") || str_is(host, "*"))
-		host = STR("127.0.0.1");
-	if (str_is(host, "[::]"))
-		host = STR("[::1]");
-	snprintf(p->url, sizeof(p->url), "http://%.*s:%s", STR_FMT(host), listen.p + colon);
-}
-
 static int start(struct process *p, struct error *err)
 {
 	p->loop = loop_new();
 	p->config = (struct mcp_config){.loop = p->loop, .template = "code-interpreter-v1", .lease_s = MCP_LEASE_S};
 	p->config.calls = workq_new(CALL_THREADS, MAX_JOBS);
 	p->config.chores = workq_new(CHORE_THREADS, MAX_JOBS);
-	find_url(p);
-	p->http = p->loop && p->config.calls && p->config.chores ? mcp_http_new(&p->config, p->url, options_domain_name(&p->options)) : NULL;
+	p->url = options_listen_url(&p->options);
+	p->http = p->loop && p->config.calls && p->config.chores && p->url ? mcp_http_new(&p->config, p->url, options_domain_name(&p->options)) : NULL;
 	p->serve = p->http ? chan_new(p->loop, FD_SERVE, MSG_FROM_SERVE, 0, &serve_ops, p) : NULL;
 	if (!p->serve)
 		return error_errno(err, -ENOMEM, "starting");

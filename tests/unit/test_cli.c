@@ -135,18 +135,6 @@ static void the_environment_configures(void **state)
 	cli_done(&c);
 }
 
-static void listen_addresses_become_urls(void **state)
-{
-	static const char *const cases[][2] = {
-		{"127.0.0.1:3000", "http://127.0.0.1:3000"}, {"0.0.0.0:80", "http://127.0.0.1:80"}, {"[::]:80", "http://127.0.0.1:80"},
-		{"[::1]:80", "http://[::1]:80"}, {"10.0.0.1:1", "http://10.0.0.1:1"},
-	};
-	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-		cleanup_free char *url = client_listen_url(cases[i][0]);
-		assert_string_equal(url, cases[i][1]);
-	}
-}
-
 /* What a real shell makes of it. */
 static void exports_survive_eval(void **state)
 {
@@ -195,7 +183,6 @@ int main(void)
 		cmocka_unit_test(flags_and_words_come_in_any_order),
 		cmocka_unit_test(mistakes_are_named),
 		cmocka_unit_test(the_environment_configures),
-		cmocka_unit_test(listen_addresses_become_urls),
 		cmocka_unit_test(exports_survive_eval),
 		cmocka_unit_test(strangers_text_cannot_drive_the_terminal),
 		cmocka_unit_test(sizes_and_durations_read_well),

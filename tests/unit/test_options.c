@@ -1,5 +1,6 @@
 #include "unit.h"
 
+#include "base/cleanup.h"
 #include "config/options.h"
 
 #include <errno.h>
@@ -71,12 +72,25 @@ static void what_is_serialized_reads_back(void **state)
 	options_done(&again);
 }
 
+static void listen_addresses_become_urls(void **state)
+{
+	static const char *const cases[][2] = {
+		{"127.0.0.1:3000", "http://127.0.0.1:3000"}, {"0.0.0.0:80", "http://127.0.0.1:80"}, {"[::]:80", "http://127.0.0.1:80"},
+		{"[::1]:80", "http://[::1]:80"}, {"10.0.0.1:1", "http://10.0.0.1:1"},
+	};
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		cleanup_free char *url = options_listen_url(&(struct options){.listen = cases[i][0]});
+		assert_string_equal(url, cases[i][1]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(later_sources_win_and_are_named),
 		cmocka_unit_test(bad_values_name_option_and_source),
 		cmocka_unit_test(what_is_serialized_reads_back),
+		cmocka_unit_test(listen_addresses_become_urls),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
