@@ -110,7 +110,7 @@ static bool adopt_image(struct live *l)
 	if (!kept) {
 		if (s->state == SANDBOX_PAUSING) {
 			sandbox_set_state(s, SANDBOX_PAUSED);
-			s->end_at = n->host->realtime(n->host->arg);
+			s->end_at = node_realtime(n);
 		}
 		s->deadline = SANDBOX_NEVER;
 		s->memory_kept = false;

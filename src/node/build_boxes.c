@@ -434,7 +434,7 @@ static void saved(const struct error *err, void *arg)
 	FAULT(build_box_sealed);
 	snprintf(path, sizeof(path), "%s/%s", n->directory, x->layer.file);
 	x->layer.size = lstat(path, &st) == 0 ? MAX((uint64_t)st.st_blocks * 512, UINT64_C(1)) : 1;
-	x->layer.used_at = n->host->realtime(n->host->arg);
+	x->layer.used_at = node_realtime(n);
 	builder_made(b, str_of(x->layer.file), x->layer.size);
 	if (x->keyed)
 		layers_made(n, &x->layer, sealed, x);

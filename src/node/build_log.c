@@ -148,7 +148,7 @@ void team_build_log_free(struct build *b)
 void team_build_log_line(struct build *b, unsigned level, const char *step, struct str message)
 {
 	struct build_log *log = &b->log;
-	int64_t at = b->node->host->realtime(b->node->host->arg);
+	int64_t at = node_realtime(b->node);
 	size_t before = buf_len(&log->text);
 	if (!b->logging || log->cut)
 		return;

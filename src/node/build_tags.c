@@ -25,7 +25,7 @@ static struct change *change_new(struct node *n, struct request *r, const struct
 	c->node = n;
 	c->request = r;
 	memcpy(c->template_id, t->r.id, sizeof(c->template_id));
-	c->at = n->host->realtime(n->host->arg);
+	c->at = node_realtime(n);
 	n->builds->busy++;
 	return c;
 }

@@ -264,7 +264,7 @@ static void on_tick(struct loop_timer *t, void *arg)
 	struct builder *b = arg;
 	struct node *n = b->node;
 	struct error err = {0};
-	int64_t at = n->host->boottime(n->host->arg);
+	int64_t at = node_boottime(n);
 	char reason[96];
 	if (at >= b->deadline) {
 		snprintf(reason, sizeof(reason), "the build took longer than %lld seconds (build.timeout)", (long long)n->options->build_timeout);
@@ -402,7 +402,7 @@ int builder_start(struct build *build, struct error *err)
 		abort();
 	*s = (struct starting){.builder = b, .starter = n->starter, .channel = -1, .ours = -1};
 	*b = (struct builder){.node = n, .build = build, .holds = 1, .timer = loop_timer_new(n->loop, on_tick, b)};
-	b->deadline = n->host->boottime(n->host->arg) + n->options->build_timeout * NS_PER_S;
+	b->deadline = node_boottime(n) + n->options->build_timeout * NS_PER_S;
 	int r = b->timer ? 0 : -ENOMEM;
 	if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		r = -errno;

@@ -26,11 +26,6 @@ const char *team_build_status_name(enum build_status s)
 	return status_names[s];
 }
 
-static int64_t now(const struct node *n)
-{
-	return n->host->realtime(n->host->arg);
-}
-
 #define build_note(level, b, ...) log_write(level, &(struct log_ids){.request = str_of((b)->request)}, __VA_ARGS__)
 
 /* What is found */
@@ -381,7 +376,7 @@ static int check_make(const struct node *n, const struct msg_make_template *m, s
 
 static struct team_template *new_template(struct node *n, const struct msg_make_template *m)
 {
-	struct template_record r = {.created_at = now(n)};
+	struct template_record r = {.created_at = node_realtime(n)};
 	bool cube = str_is(m->kind, "cube");
 	do {
 		memcpy(r.id, "tpl-", 4);
@@ -419,7 +414,7 @@ static bool join(struct node *n, struct request *r, const struct team_template *
 	struct build *b = t->builds;
 	if (!b || b->r.status == BUILD_ERROR || (b->r.status == BUILD_READY && !b->recording && !team_build_has_tag(t, b)))
 		return false;
-	bool lost = b->r.status == BUILD_WAITING && now(n) - b->r.created_at > IMAGE_WAITS_S * NS_PER_S;
+	bool lost = b->r.status == BUILD_WAITING && node_realtime(n) - b->r.created_at > IMAGE_WAITS_S * NS_PER_S;
 	team_build_answer_made(r, b, (struct msg_list){buf_str(&b->r.tags)}, lost);
 	return true;
 }
@@ -482,7 +477,7 @@ static void made(const struct error *err, void *arg)
 
 static void make(struct node *n, struct request *r, struct team_template *t, const struct msg_make_template *m, struct buf *tags)
 {
-	struct build_record record = {.status = BUILD_WAITING, .created_at = now(n), .cpu_count = (uint32_t)m->cpu_count, .memory_mb = (uint32_t)m->memory_mb, .disk_mb = (uint32_t)m->disk_mb};
+	struct build_record record = {.status = BUILD_WAITING, .created_at = node_realtime(n), .cpu_count = (uint32_t)m->cpu_count, .memory_mb = (uint32_t)m->memory_mb, .disk_mb = (uint32_t)m->disk_mb};
 	struct making *g = calloc(1, sizeof(*g));
 	if (!g)
 		abort();
@@ -794,7 +789,7 @@ void team_build_succeeded(struct build *b, const struct template *t, struct str 
 {
 	struct node *n = b->node;
 	b->r.status = BUILD_READY;
-	b->r.finished_at = MAX(now(n), b->r.created_at);
+	b->r.finished_at = MAX(node_realtime(n), b->r.created_at);
 	b->progress = 100;
 	sandbox_copy(b->r.digest, sizeof(b->r.digest), digest);
 	buf_clear(&b->r.description);
@@ -822,7 +817,7 @@ void team_build_failed(struct build *b, const char *reason, const char *step)
 	if (b->spec >= 0)
 		close(steal_fd(&b->spec));
 	b->r.status = BUILD_ERROR;
-	b->r.finished_at = MAX(now(n), b->r.created_at);
+	b->r.finished_at = MAX(node_realtime(n), b->r.created_at);
 	snprintf(b->r.reason, sizeof(b->r.reason), "%s", reason);
 	snprintf(b->r.step, sizeof(b->r.step), "%s", step);
 	build_note(LOG_WARN, b, "build %s failed: %s", b->r.id, b->r.reason);
@@ -881,7 +876,7 @@ static void load_build(struct build_record *r, void *arg)
 	if (b->r.status != BUILD_BUILDING && !(b->r.status == BUILD_WAITING && strcmp(t->r.kind, "image") == 0))
 		return;
 	b->r.status = BUILD_ERROR;
-	b->r.finished_at = MAX(now(n), b->r.created_at);
+	b->r.finished_at = MAX(node_realtime(n), b->r.created_at);
 	snprintf(b->r.reason, sizeof(b->r.reason), "the server was restarted");
 	snprintf(b->r.step, sizeof(b->r.step), "base");
 	records_put_build(n->records, &b->r, false, NULL, NULL);
@@ -966,7 +961,7 @@ void builds_tick(struct node *n)
 	map_foreach(&n->builds->by_id, s)
 	{
 		struct build *b = s->value;
-		if (b->r.status == BUILD_WAITING && !b->recording && now(n) - b->r.created_at > BUILD_WAITS_S * NS_PER_S)
+		if (b->r.status == BUILD_WAITING && !b->recording && node_realtime(n) - b->r.created_at > BUILD_WAITS_S * NS_PER_S)
 			team_build_failed(b, "it was never started", "base");
 	}
 }

@@ -170,7 +170,7 @@ void node_subscribe(struct peer *p)
 		memcpy(s->snapshots[s->n_snapshots++], one->id, sizeof(one->id));
 	}
 	/* Older terminations are not told, also when they are not pruned yet. */
-	s->ended_at = n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S;
+	s->ended_at = node_realtime(n) - ENDS_KEPT_S * NS_PER_S;
 	p->snapshot = s;
 	p->subscribed = true;
 	templates_each(n->templates, snapshot_template, p);

@@ -64,7 +64,7 @@ static int fill_child(struct shot *x, struct sandbox *s, struct error *err)
 	if (sandbox_clone(s, &x->parent) < 0)
 		return error_errno(err, -ENOMEM, "fork");
 	s->state = SANDBOX_CREATING;
-	s->started_at = n->host->realtime(n->host->arg);
+	s->started_at = node_realtime(n);
 	s->end_at = s->deadline = SANDBOX_NEVER;
 	s->timeout = x->timeout;
 	s->idempotency[0] = s->fingerprint[0] = 0;

@@ -265,7 +265,7 @@ static void finish_done(void *arg)
 		return;
 	}
 	FAULT(build_layer_published);
-	x->layer.used_at = n->host->realtime(n->host->arg);
+	x->layer.used_at = node_realtime(n);
 	/* Blobs are needed no more: a build has at most one and its image. */
 	for (size_t i = 0; !x->merge && i < x->n; i++) {
 		struct builder_file *f = builder_file(b, x->blobs[i].number);

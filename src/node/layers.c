@@ -10,11 +10,6 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-static int64_t now(const struct node *n)
-{
-	return n->host->realtime(n->host->arg);
-}
-
 /* Which there are */
 
 static void add(struct node *n, const struct layer_record *l)
@@ -134,7 +129,7 @@ static bool same_team(const struct builder *a, const struct builder *b)
 
 bool layers_used(const struct node *n, int64_t *used_at)
 {
-	int64_t at = now(n);
+	int64_t at = node_realtime(n);
 	if (at >= *used_at && at - *used_at < USED_GRAIN_S * NS_PER_S)
 		return false;
 	*used_at = at;
@@ -296,7 +291,7 @@ void layers_give(struct builder *b, struct str key)
 static struct layer_wait *take_overdue(struct builder *b)
 {
 	struct node *n = b->node;
-	int64_t since = n->host->boottime(n->host->arg) - OTHERS_PATIENCE_S * NS_PER_S;
+	int64_t since = node_boottime(n) - OTHERS_PATIENCE_S * NS_PER_S;
 	map_foreach(&n->layers.locks, s)
 	{
 		struct layer_lock *k = s->value;
@@ -418,7 +413,7 @@ static void note(struct collecting *c, const char *file, uint64_t size, int64_t 
 static void collect(struct collecting *c, int64_t older_than, bool dry_run)
 {
 	struct node *n = c->node;
-	int64_t at = now(n);
+	int64_t at = node_realtime(n);
 	struct { void *what; bool file; } *old = calloc(n->layers.by_key.count + n->uploads.by_name.count + 1, sizeof(*old));
 	size_t n_old = 0;
 	if (!old)

@@ -263,7 +263,7 @@ static int fill_sandbox(struct node *n, const struct msg_create *m, struct sandb
 	const struct snapshot_record *from = snapshot_find(n, m->template);
 	const struct template *t = from ? NULL : templates_find(n->templates, m->template);
 	*s = (struct sandbox){
-		.state = SANDBOX_CREATING, .started_at = n->host->realtime(n->host->arg), .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER,
+		.state = SANDBOX_CREATING, .started_at = node_realtime(n), .end_at = SANDBOX_NEVER, .deadline = SANDBOX_NEVER,
 		.shutdown_at = SANDBOX_NEVER, .shutdown = SANDBOX_NEVER,
 		.secure = m->secure, .public_traffic = m->public_traffic, .has_internet = msg_has(m, create, internet), .internet = m->internet,
 		.auto_pause = m->auto_pause, .auto_resume = m->auto_resume, .auto_pause_memory = m->auto_pause_memory, .timeout = m->timeout,
@@ -607,7 +607,7 @@ void live_finish(struct live *l)
 		return;
 	}
 	live_give_all(l);
-	l->s.ended_at = n->host->realtime(n->host->arg);
+	l->s.ended_at = node_realtime(n);
 	records_end(n->records, &l->s, ended, l);
 }
 

@@ -29,17 +29,12 @@ enum {
 	FILES_MAX = 20000,
 };
 
-static int64_t realtime(const struct node *n)
-{
-	return n->host->realtime(n->host->arg);
-}
-
 static void take_page(struct live *l, const struct msg_log_page *m)
 {
 	struct node *n = l->node;
 	struct journal *j = &l->log.journal;
 	size_t before = j->init;
-	journal_add_page(j, m->entries, realtime(n), n->logs_bytes > ALL_MAX ? EACH_WHEN_MUCH : JOURNAL_INIT_MAX);
+	journal_add_page(j, m->entries, node_realtime(n), n->logs_bytes > ALL_MAX ? EACH_WHEN_MUCH : JOURNAL_INIT_MAX);
 	n->logs_bytes += j->init - before;
 	l->log.taken += m->entries.n;
 	if (m->next > l->log.asked)
@@ -94,7 +89,7 @@ void logs_note(struct live *l, enum sandbox_state before)
 {
 	struct journal *j = &l->log.journal;
 	const struct sandbox *s = &l->s;
-	int64_t at = realtime(l->node);
+	int64_t at = node_realtime(l->node);
 	const struct journal_field created[] = {{"template", str_of(s->alias[0] ? s->alias : s->template_id)}, {"launch", str_of(s->launch)}, {0}};
 	const struct journal_field paused[] = {{"memory", s->memory_kept ? STR("kept") : STR("not kept")}, {0}};
 	const struct journal_field resumed[] = {{"from", str_of(s->resumed_from)}, {0}};
@@ -361,7 +356,7 @@ static void prune_work(void *arg)
 
 void logs_prune(struct node *n)
 {
-	__atomic_store_n(&n->logs_before, realtime(n) / NS_PER_S - ENDS_KEPT_S, __ATOMIC_RELAXED);
+	__atomic_store_n(&n->logs_before, node_realtime(n) / NS_PER_S - ENDS_KEPT_S, __ATOMIC_RELAXED);
 	/* When the queue is full it is done the next time. */
 	workq_push(n->scribe, n->loop, prune_work, NULL, n);
 }

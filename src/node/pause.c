@@ -13,11 +13,6 @@
 
 enum { TRY_AGAIN_S = 5 }; /* a pause at the deadline that failed */
 
-static int64_t realtime(const struct node *n)
-{
-	return n->host->realtime(n->host->arg);
-}
-
 void live_name_image(const struct sandbox *s, char to[64])
 {
 	/* Of this life of it: a boot from the disk leaves the name behind for a moment, and the next pause must not find it. */
@@ -147,7 +142,7 @@ static void flushed(int r, void *arg)
 		live_keep_disk(l);
 		return;
 	}
-	l->paused_at = realtime(l->node);
+	l->paused_at = node_realtime(l->node);
 	struct sandbox result = as_paused(l);
 	records_put(l->node->records, &result, SANDBOX_PAUSED, STORE_FULL, kept_recorded, l);
 }
@@ -216,7 +211,7 @@ static void saved(const struct error *err, void *arg)
 	l->s.memory_kept = false;
 	l->s.handle.text[0] = 0;
 	if (!l->paused_at)
-		l->paused_at = realtime(n);
+		l->paused_at = node_realtime(n);
 	struct sandbox result = as_paused(l);
 	records_put(n->records, &result, SANDBOX_PAUSED, STORE_FULL, saved_recorded, l);
 }

@@ -54,7 +54,7 @@ static void fill_next(struct live *l)
 {
 	struct node *n = l->node;
 	struct resumption *x = &l->next;
-	*x = (struct resumption){.disk = !l->s.memory_kept, .auto_pause = l->s.auto_pause, .started_at = n->host->realtime(n->host->arg)};
+	*x = (struct resumption){.disk = !l->s.memory_kept, .auto_pause = l->s.auto_pause, .started_at = node_realtime(n)};
 	sandbox_new_generation(x->generation);
 	live_deadline_of(n, seconds_of_all(l), &x->deadline, &x->end_at);
 	for (const struct resume_wait *w = l->resumes; w; w = w->next)

@@ -16,18 +16,13 @@ enum {
 	PAGE = 57344 / sizeof(struct metrics_sample),
 };
 
-static int64_t now(const struct node *n)
-{
-	return n->host->boottime(n->host->arg);
-}
-
 static void arm(struct node *n)
 {
 	int64_t at = deadlines_next(&n->samplings);
 	if (at == INT64_MAX)
 		loop_timer_stop(n->sampling_timer);
 	else
-		loop_timer_in(n->sampling_timer, MAX(at - now(n), NS_PER_MS)); /* others get their turn between batches */
+		loop_timer_in(n->sampling_timer, MAX(at - node_boottime(n), NS_PER_MS)); /* others get their turn between batches */
 }
 
 static int64_t within(int64_t ms)
@@ -45,7 +40,7 @@ static bool is_sampled(const struct live *l)
 static void next_in(struct live *l, int64_t ns)
 {
 	/* Without memory for the heap it is left out until something else changes. */
-	deadlines_set(&l->node->samplings, &l->sampling.next, now(l->node) + ns);
+	deadlines_set(&l->node->samplings, &l->sampling.next, node_boottime(l->node) + ns);
 }
 
 /* The space account looks at disks often enough; a sandbox that it has not seen yet is looked at here. */
@@ -70,13 +65,13 @@ static void take(struct live *l, const struct box_stats *s)
 {
 	struct node *n = l->node;
 	logs_tick(l);
-	int64_t at = now(n);
+	int64_t at = node_boottime(n);
 	bool first = !l->sampling.looked || s->cpu_usec < l->sampling.cpu_usec;
 	if (!first) {
 		struct box_space disk = disk_of(l);
 		uint64_t most = (uint64_t)l->s.memory_mb << 20;
 		struct metrics_sample sample = {
-			.at = n->host->realtime(n->host->arg), .mem_used = s->memory_used, .mem_cache = s->memory_cache,
+			.at = node_realtime(n), .mem_used = s->memory_used, .mem_cache = s->memory_cache,
 			.mem_total = s->memory_limit ? MIN(s->memory_limit, most) : most, .disk_used = disk.used, .disk_total = disk.total,
 			.cpu_count = l->s.cpu_count, .cpu_percent = cpu_percent(l, s->cpu_usec - l->sampling.cpu_usec, at - l->sampling.looked),
 		};
@@ -105,7 +100,7 @@ static void read_one(const struct box_stats *s, void *arg)
 void node_sample(struct node *n)
 {
 	struct deadline *d;
-	for (int i = 0; i < BATCH && (d = deadlines_due(&n->samplings, now(n))); i++) {
+	for (int i = 0; i < BATCH && (d = deadlines_due(&n->samplings, node_boottime(n))); i++) {
 		struct live *l = container_of(d, struct live, sampling.next);
 		/* One that does not run (any more) falls out here; its history stays, and begins anew with a base line. */
 		if (!is_sampled(l))

@@ -404,7 +404,7 @@ static void on_disk(struct loop_timer *t, void *arg)
 static void on_prune(struct loop_timer *t, void *arg)
 {
 	struct node *n = arg;
-	records_prune(n->records, n->host->realtime(n->host->arg) - ENDS_KEPT_S * NS_PER_S, ENDS_MOST);
+	records_prune(n->records, node_realtime(n) - ENDS_KEPT_S * NS_PER_S, ENDS_MOST);
 	logs_prune(n);
 	builds_tick(n);
 	layers_tick(n);

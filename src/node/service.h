@@ -248,6 +248,17 @@ struct node {
 	void *stopped_arg;
 };
 
+/* The host's clocks. */
+static inline int64_t node_realtime(const struct node *n)
+{
+	return n->host->realtime(n->host->arg);
+}
+
+static inline int64_t node_boottime(const struct node *n)
+{
+	return n->host->boottime(n->host->arg);
+}
+
 /* lifecycle.c */
 void live_create(struct node *n, struct request *r, const struct msg_create *m);
 void live_kill(struct node *n, struct request *r, const struct msg_kill *m);

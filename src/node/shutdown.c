@@ -13,7 +13,7 @@
 
 static int64_t clock_offset(const struct node *n)
 {
-	return n->host->realtime(n->host->arg) - n->host->boottime(n->host->arg);
+	return node_realtime(n) - node_boottime(n);
 }
 
 /* `shutdown` is of another boot, as it was recorded. */
@@ -33,7 +33,7 @@ int live_set_shutdown(struct live *l)
 {
 	struct node *n = l->node;
 	if (l->shutdown_after) {
-		l->s.shutdown = n->host->boottime(n->host->arg) + l->shutdown_after * NS_PER_S;
+		l->s.shutdown = node_boottime(n) + l->shutdown_after * NS_PER_S;
 		l->s.shutdown_at = l->s.started_at + l->shutdown_after * NS_PER_S;
 	}
 	return deadlines_set(&n->shutdowns, &l->shutdown, l->s.shutdown);
@@ -74,7 +74,7 @@ bool live_shutdown_stepped(struct live *l, int64_t step)
 void node_expire_shutdowns(struct node *n)
 {
 	struct deadline *x;
-	int64_t now = n->host->boottime(n->host->arg);
+	int64_t now = node_boottime(n);
 	while ((x = deadlines_due(&n->shutdowns, now)))
 		live_end(container_of(x, struct live, shutdown), "timeout", "shutdownAfterSeconds");
 }

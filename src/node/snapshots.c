@@ -281,7 +281,7 @@ static int describe(struct shot *x, struct error *err)
 	const struct sandbox *s = &x->live->s;
 	struct snapshot_record *c = &x->record;
 	const struct node *n = x->node;
-	*c = (struct snapshot_record){.created_at = n->host->realtime(n->host->arg), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb};
+	*c = (struct snapshot_record){.created_at = node_realtime(n), .cpu_count = s->cpu_count, .memory_mb = s->memory_mb, .disk_mb = s->disk_mb};
 	memcpy(c->team, s->team, sizeof(c->team));
 	memcpy(c->sandbox, s->id, sizeof(c->sandbox));
 	memcpy(c->template_id, s->template_id, sizeof(c->template_id));

@@ -5,21 +5,11 @@
 
 /* Deadlines (design.md §6, "Time"): run on CLOCK_BOOTTIME, shown as wall time, recorded as both. */
 
-static int64_t boottime(const struct node *n)
-{
-	return n->host->boottime(n->host->arg);
-}
-
-static int64_t realtime(const struct node *n)
-{
-	return n->host->realtime(n->host->arg);
-}
-
 void live_deadline_of(const struct node *n, int64_t seconds, int64_t *ret_deadline, int64_t *ret_end_at)
 {
 	bool never = seconds < 0;
-	*ret_deadline = never ? SANDBOX_NEVER : boottime(n) + seconds * NS_PER_S;
-	*ret_end_at = never ? SANDBOX_NEVER : realtime(n) + seconds * NS_PER_S;
+	*ret_deadline = never ? SANDBOX_NEVER : node_boottime(n) + seconds * NS_PER_S;
+	*ret_end_at = never ? SANDBOX_NEVER : node_realtime(n) + seconds * NS_PER_S;
 }
 
 int live_set_deadline(struct live *l, int64_t seconds)
@@ -37,7 +27,7 @@ int live_set_deadline(struct live *l, int64_t seconds)
 
 int live_start_clocks(struct live *l)
 {
-	l->s.started_at = realtime(l->node);
+	l->s.started_at = node_realtime(l->node);
 	int r = live_set_deadline(l, l->s.timeout);
 	return r < 0 ? r : live_set_shutdown(l);
 }
@@ -46,7 +36,7 @@ void show_deadline(const struct node *n, int64_t deadline, int64_t *shown)
 {
 	if (deadline == SANDBOX_NEVER)
 		return;
-	int64_t moved = deadline - boottime(n) - (*shown - realtime(n));
+	int64_t moved = deadline - node_boottime(n) - (*shown - node_realtime(n));
 	if (moved > NS_PER_S || moved < -NS_PER_S)
 		*shown += moved;
 }
@@ -54,7 +44,7 @@ void show_deadline(const struct node *n, int64_t deadline, int64_t *shown)
 void live_restore_deadline(struct live *l, int64_t not_before)
 {
 	struct node *n = l->node;
-	int64_t at = l->s.deadline == SANDBOX_NEVER ? SANDBOX_NEVER : MAX(l->s.deadline, boottime(n) + not_before);
+	int64_t at = l->s.deadline == SANDBOX_NEVER ? SANDBOX_NEVER : MAX(l->s.deadline, node_boottime(n) + not_before);
 	if (deadlines_set(&n->deadlines, &l->deadline, at) < 0)
 		abort(); /* it would run for ever */
 	node_arm_deadlines(n);
@@ -81,7 +71,7 @@ static void expire(struct live *l, const char *detail)
 void node_expire(struct node *n)
 {
 	struct deadline *x;
-	int64_t now = boottime(n);
+	int64_t now = node_boottime(n);
 	node_expire_shutdowns(n); /* first: there is no pause instead of these */
 	while ((x = deadlines_due(&n->deadlines, now)))
 		expire(container_of(x, struct live, deadline), "its timeout passed");
@@ -90,7 +80,7 @@ void node_expire(struct node *n)
 
 void node_clock_stepped(struct node *n)
 {
-	int64_t offset = realtime(n) - boottime(n), step = offset - n->clock_offset;
+	int64_t offset = node_realtime(n) - node_boottime(n), step = offset - n->clock_offset;
 	n->clock_offset = offset;
 	if (step > -NS_PER_MS && step < NS_PER_MS)
 		return;
@@ -127,7 +117,7 @@ static bool extends(const struct live *l, int64_t seconds)
 {
 	if (l->s.deadline == SANDBOX_NEVER || seconds == 0)
 		return false;
-	return seconds < 0 || boottime(l->node) + seconds * NS_PER_S > l->s.deadline;
+	return seconds < 0 || node_boottime(l->node) + seconds * NS_PER_S > l->s.deadline;
 }
 
 int check_new_timeout(const struct node *n, int64_t seconds, struct error *err)

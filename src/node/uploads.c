@@ -312,7 +312,7 @@ void upload_keep(struct node *n, struct request *r, const struct msg_keep_file *
 	k = calloc(1, sizeof(*k));
 	if (!k)
 		abort();
-	*k = (struct keeping){.node = n, .request = r, .writer = w, .record = {.used_at = n->host->realtime(n->host->arg)}};
+	*k = (struct keeping){.node = n, .request = r, .writer = w, .record = {.used_at = node_realtime(n)}};
 	memcpy(k->record.team, w->team, sizeof(w->team));
 	memcpy(k->record.hash, w->hash, sizeof(w->hash));
 	/* A name that no team can choose, and that no other file has had. */
