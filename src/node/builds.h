@@ -6,7 +6,7 @@
  *        └─────────────────────► error   (it was never started)
  *
  * A build that is building has a builder (builders.h), or waits in the queue for one. What is ready is a struct template in the registry (templates.h) as long as a tag means it.
- * Inside the room of node: builds.c (which there are, from the request to the end), build_tags.c (what names mean, deleting), build_pages.c (what is told of them), build_log.c.
+ * Inside the room of node: builds.c (which there are), build_life.c (one from its request to its end), build_tags.c (what names mean, deleting), build_pages.c (what is told of them), build_log.c.
  */
 #ifndef CUBICLE_NODE_BUILDS_H
 #define CUBICLE_NODE_BUILDS_H
@@ -142,9 +142,20 @@ void team_build_left(struct build *b);
 void team_build_hold(struct build *b);
 void team_build_let(struct build *b);
 
+/* A template, and a build of one, that nobody knows yet; the build takes what the record holds. They abort without memory, as the records do. */
+struct team_template *team_template_new(struct node *n, const struct template_record *r);
+struct build *team_build_new(struct node *n, struct team_template *t, const struct build_record *r);
+/* It stands on nothing any more; it waits for no turn. */
+void team_build_leave_base(struct build *b);
+void team_build_leave_queue(struct build *b);
+/* Of many builds of a template the oldest goes that nothing is known by. */
+void team_build_prune(struct team_template *t);
+
 const char *team_build_status_name(enum build_status s);
 /* NULL: there is none of that team. */
 struct team_template *team_build_find_template(const struct node *n, struct str team, struct str id);
+/* By names or references of struct builds. */
+struct team_template *team_build_find_by(const struct map *m, const char *team, const char *name);
 struct build *team_build_find(const struct node *n, struct str team, struct str id);
 struct template_tag *team_build_find_tag(const struct team_template *t, struct str name);
 /* The build that the default tag means, else the newest that is ready, else the newest. NULL: there are none. */
