@@ -266,6 +266,12 @@ unsigned timeout_of(const char *id, enum timeout_mode mode, int64_t seconds)
 	return answer(send_front(MSG_ID_timeout, &m));
 }
 
+int64_t end_at(void)
+{
+	assert_true(got.sandbox.state == SANDBOX_RUNNING);
+	return got.sandbox.end_at;
+}
+
 void subscribe(void)
 {
 	struct msg_subscribe m = {0};

@@ -81,6 +81,8 @@ void expect_error(unsigned type, unsigned status, const char *text);
 void refuse_create(struct msg_create m, unsigned status, const char *text);
 uint64_t send_kill(const char *id);
 unsigned timeout_of(const char *id, enum timeout_mode mode, int64_t seconds);
+/* Of the running sandbox that was answered last. */
+int64_t end_at(void);
 void subscribe(void);
 /* The last event about an id. */
 const struct event *last_event(const char *id);
