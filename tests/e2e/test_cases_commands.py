@@ -1,5 +1,5 @@
 """Rows of the list of field cases about commands and terminals, through the ingress and, where one can say it, a published client. The number is the row's; the others of them are in test_commands.py,
-test_cases_life.py, test_faults.py and tests/protocol/test_envd_process.py."""
+test_cases_life.py, test_faults.py and tests/protocol/test_envd_*.py."""
 
 import base64
 import concurrent.futures
