@@ -6,9 +6,9 @@
 #define CUBICLE_GUEST_TAR_H
 
 #include "base/buf.h"
+#include "io/tar_header.h"
 
 enum {
-	TAR_BLOCK = 512,
 	TAR_MAX_NAME = 4095,           /* of a member, of what a link names */
 	TAR_MAX_HEADER = 1024 * 1024,  /* an extended header */
 	TAR_MAX_GLOBAL = 16 * 1024,    /* one that holds for all that follow it: it is read again with each */
@@ -80,11 +80,6 @@ const char *tar_why(const struct tar_reader *r);
  * data (of a sparse file: of its extents, one after the other) and zeros up to a multiple of TAR_BLOCK (tar_padding()). 0 or -ENOMEM.
  */
 int tar_add_header(struct buf *to, const struct tar_entry *e);
-/* Zeros behind so many bytes of data. */
-static inline size_t tar_padding(uint64_t n)
-{
-	return (size_t)(-n % TAR_BLOCK);
-}
 /* Appends the end of an archive. 0 or -ENOMEM. */
 int tar_add_end(struct buf *to);
 

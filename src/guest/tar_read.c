@@ -6,28 +6,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Places in a header block. */
-enum {
-	AT_NAME = 0,
-	AT_MODE = 100,
-	AT_UID = 108,
-	AT_GID = 116,
-	AT_SIZE = 124,
-	AT_MTIME = 136,
-	AT_CHECKSUM = 148,
-	AT_TYPE = 156,
-	AT_LINK = 157,
-	AT_MAGIC = 257,
-	AT_PREFIX = 345,
-	/* GNU's old form of sparse files */
-	AT_SPARSE = 386,
-	AT_SPARSE_MORE = 482,
-	AT_SPARSE_SIZE = 483,
-	AT_EXTENSION_MORE = 504,
-};
-
-enum { SPARSE_IN_HEADER = 4, SPARSE_IN_EXTENSION = 21, SPARSE_ENTRY = 24 };
-
 /* What extended headers say of a member. Views into r->global and r->local. */
 struct extended {
 	bool has_path, has_link, has_size, has_uid, has_gid, has_mtime, has_realsize;
@@ -171,67 +149,9 @@ static int read_into(struct tar_reader *r, uint64_t n, size_t max, struct buf *t
 
 /* ---- numbers ---- */
 
-/* Octal between spaces and NULs, or in base 256 behind a first byte of 0x80 (GNU). Negative ones (0xff) only where they are asked for. */
-static int number(const char *p, size_t n, bool may_be_negative, int64_t *ret)
-{
-	const unsigned char *u = (const unsigned char *)p;
-	uint64_t value = 0;
-	if (u[0] == 0x80 || (u[0] == 0xff && may_be_negative)) {
-		bool negative = u[0] == 0xff;
-		value = negative ? UINT64_MAX : 0;
-		for (size_t i = 1; i < n; i++) {
-			if ((value >> 55) != (negative ? 0x1ff : 0))
-				return -ERANGE;
-			value = value << 8 | u[i];
-		}
-		*ret = (int64_t)value;
-		return 0;
-	}
-	size_t i = 0;
-	while (i < n && u[i] == ' ')
-		i++;
-	for (; i < n && u[i] >= '0' && u[i] <= '7'; i++)
-		value = value << 3 | (u[i] - '0'); /* 12 digits at most */
-	while (i < n && (u[i] == ' ' || u[i] == '\0'))
-		i++;
-	*ret = (int64_t)value;
-	return i == n ? 0 : -EINVAL;
-}
-
 static int count(struct tar_reader *r, size_t at, size_t n, uint64_t *ret)
 {
-	int64_t value;
-	if (number(r->block + at, n, false, &value) < 0)
-		return bad(r, "a number of a header is malformed");
-	*ret = (uint64_t)value;
-	return 0;
-}
-
-static struct str field(const struct tar_reader *r, size_t at, size_t n)
-{
-	return str_n(r->block + at, strnlen(r->block + at, n));
-}
-
-static bool is_zero(const char *block)
-{
-	for (size_t i = 0; i < TAR_BLOCK; i++)
-		if (block[i])
-			return false;
-	return true;
-}
-
-/* Of unsigned bytes, as the standard has it, or of signed ones, as some old programs do. */
-static bool checksum_is_right(const struct tar_reader *r)
-{
-	int64_t wanted, of_unsigned = 0, of_signed = 0;
-	if (number(r->block + AT_CHECKSUM, 8, false, &wanted) < 0)
-		return false;
-	for (size_t i = 0; i < TAR_BLOCK; i++) {
-		bool blank = i >= AT_CHECKSUM && i < AT_CHECKSUM + 8;
-		of_unsigned += blank ? ' ' : (unsigned char)r->block[i];
-		of_signed += blank ? ' ' : (signed char)r->block[i];
-	}
-	return wanted == of_unsigned || wanted == of_signed;
+	return tar_natural(r->block + at, n, ret) < 0 ? bad(r, "a number of a header is malformed") : 0;
 }
 
 /* ---- extended headers ---- */
@@ -252,46 +172,13 @@ static int add_extent(struct tar_reader *r, uint64_t at, uint64_t n)
 	return 0;
 }
 
-/* "1234", "-1234.5": seconds, and what is behind the point to nanoseconds. */
-static int parse_time(struct str v, int64_t *ret, uint32_t *ret_ns)
-{
-	struct str whole = v, part = STR("");
-	str_cut(v, '.', &whole, &part);
-	int64_t s;
-	uint32_t ns = 0, weight = 100000000;
-	if (str_to_i64(whole, &s) < 0)
-		return -EINVAL;
-	for (size_t i = 0; i < part.n; i++, weight /= 10) {
-		if (part.p[i] < '0' || part.p[i] > '9')
-			return -EINVAL;
-		ns += (uint32_t)(part.p[i] - '0') * weight;
-	}
-	/* Behind a minus sign the part goes down, too. */
-	if (whole.n && whole.p[0] == '-' && ns) {
-		if (s == INT64_MIN)
-			return -ERANGE;
-		s -= 1;
-		ns = 1000000000 - ns;
-	}
-	*ret = s;
-	*ret_ns = ns;
-	return 0;
-}
-
-/* GNU.sparse.map: "offset,length,offset,length" */
 static int read_sparse_list(struct tar_reader *r, struct str v)
 {
 	while (v.n) {
-		struct str at, n;
-		uint64_t a, b;
-		if (!str_cut(v, ',', &at, &v))
+		uint64_t at, n;
+		if (tar_sparse_pair(&v, &at, &n) < 0)
 			return bad(r, "the map of a sparse file is malformed");
-		n = v;
-		if (!str_cut(v, ',', &n, &v))
-			v = STR("");
-		if (str_to_u64(at, &a) < 0 || str_to_u64(n, &b) < 0)
-			return bad(r, "the map of a sparse file is malformed");
-		int e = add_extent(r, a, b);
+		int e = add_extent(r, at, n);
 		if (e < 0)
 			return e;
 	}
@@ -379,7 +266,7 @@ static int take_record(struct tar_reader *r, struct str key, struct str v)
 		return take_number(r, v, &x->gid, &x->has_gid);
 	} else if (str_is(key, "mtime")) {
 		x->has_mtime = v.n > 0;
-		if (v.n && parse_time(v, &x->mtime, &x->mtime_ns) < 0)
+		if (v.n && tar_time(v, &x->mtime, &x->mtime_ns) < 0)
 			return bad(r, "a time of an extended header is malformed");
 	} else if (str_starts(key, xattr)) {
 		return take_xattr(r, str_from(key, xattr.n), v);
@@ -389,21 +276,15 @@ static int take_record(struct tar_reader *r, struct str key, struct str v)
 	return 0; /* unknown keys are passed over (pax(1)) */
 }
 
-/* "<length of all> <key>=<value>\n", one after the other. */
 static int take_records(struct tar_reader *r, struct str all)
 {
 	while (all.n) {
-		struct str length, rest, key, value;
-		uint64_t n;
-		if (!str_cut(all, ' ', &length, &rest) || str_to_u64(length, &n) < 0 || n > all.n || n < length.n + 2 || all.p[n - 1] != '\n')
-			return bad(r, "an extended header is malformed");
-		rest.n = (size_t)n - length.n - 2;
-		if (!str_cut(rest, '=', &key, &value))
+		struct str key, value;
+		if (tar_record(&all, &key, &value) < 0)
 			return bad(r, "an extended header is malformed");
 		int e = take_record(r, key, value);
 		if (e < 0)
 			return e;
-		all = str_from(all, (size_t)n);
 	}
 	return 0;
 }
@@ -451,7 +332,7 @@ static int check_name(struct tar_reader *r, struct str name)
 static int set_names(struct tar_reader *r)
 {
 	struct tar_entry *e = &r->entry;
-	struct str prefix = field(r, AT_PREFIX, 155);
+	struct str prefix = tar_field(r->block + TAR_AT_PREFIX, 155);
 	buf_clear(&r->name);
 	if (r->x.has_path) {
 		e->name = r->x.path;
@@ -459,11 +340,11 @@ static int set_names(struct tar_reader *r)
 		e->name = str_n(buf_str(&r->long_name).p, strnlen(buf_str(&r->long_name).p, buf_len(&r->long_name)));
 	} else {
 		/* GNU's magic is "ustar  ": it has other things in the prefix's place. */
-		if (memcmp(r->block + AT_MAGIC, "ustar", 6) == 0 && prefix.n) {
+		if (memcmp(r->block + TAR_AT_MAGIC, "ustar", 6) == 0 && prefix.n) {
 			buf_add_str(&r->name, prefix);
 			buf_add_c(&r->name, "/");
 		}
-		if (buf_add_str(&r->name, field(r, AT_NAME, 100)) < 0)
+		if (buf_add_str(&r->name, tar_field(r->block + TAR_AT_NAME, 100)) < 0)
 			return -ENOMEM;
 		e->name = buf_str(&r->name);
 	}
@@ -472,7 +353,7 @@ static int set_names(struct tar_reader *r)
 	else if (buf_len(&r->long_link))
 		e->link = str_n(buf_str(&r->long_link).p, strnlen(buf_str(&r->long_link).p, buf_len(&r->long_link)));
 	else
-		e->link = field(r, AT_LINK, 100);
+		e->link = tar_field(r->block + TAR_AT_LINK, 100);
 	int x = check_name(r, e->name);
 	return x == 0 && (e->type == TAR_HARDLINK || e->type == TAR_SYMLINK) ? check_name(r, e->link) : x;
 }
@@ -482,12 +363,12 @@ static int set_numbers(struct tar_reader *r)
 	struct tar_entry *e = &r->entry;
 	const struct extended *x = &r->x;
 	uint64_t mode = 0;
-	int q = count(r, AT_MODE, 8, &mode);
+	int q = count(r, TAR_AT_MODE, 8, &mode);
 	if (q == 0 && !x->has_uid)
-		q = count(r, AT_UID, 8, &e->uid);
+		q = count(r, TAR_AT_UID, 8, &e->uid);
 	if (q == 0 && !x->has_gid)
-		q = count(r, AT_GID, 8, &e->gid);
-	if (q == 0 && !x->has_mtime && number(r->block + AT_MTIME, 12, true, &e->mtime) < 0)
+		q = count(r, TAR_AT_GID, 8, &e->gid);
+	if (q == 0 && !x->has_mtime && tar_number(r->block + TAR_AT_MTIME, 12, &e->mtime) < 0)
 		q = bad(r, "a number of a header is malformed");
 	if (q < 0)
 		return q;
@@ -505,11 +386,11 @@ static int set_numbers(struct tar_reader *r)
 
 static int old_extents(struct tar_reader *r, size_t at, size_t n)
 {
-	for (size_t i = 0; i < n && r->block[at + i * SPARSE_ENTRY]; i++) {
+	for (size_t i = 0; i < n && r->block[at + i * TAR_PAIR]; i++) {
 		uint64_t from, length;
-		int e = count(r, at + i * SPARSE_ENTRY, 12, &from);
+		int e = count(r, at + i * TAR_PAIR, 12, &from);
 		if (e == 0)
-			e = count(r, at + i * SPARSE_ENTRY + 12, 12, &length);
+			e = count(r, at + i * TAR_PAIR + 12, 12, &length);
 		if (e == 0)
 			e = add_extent(r, from, length);
 		if (e < 0)
@@ -521,14 +402,14 @@ static int old_extents(struct tar_reader *r, size_t at, size_t n)
 /* GNU's old form: in the header, and in blocks behind it. */
 static int read_old_sparse(struct tar_reader *r)
 {
-	int e = count(r, AT_SPARSE_SIZE, 12, &r->entry.size);
+	int e = count(r, TAR_AT_SPARSE_SIZE, 12, &r->entry.size);
 	if (e == 0)
-		e = old_extents(r, AT_SPARSE, SPARSE_IN_HEADER);
-	bool more = r->block[AT_SPARSE_MORE];
+		e = old_extents(r, TAR_AT_SPARSE, TAR_PAIRS_OF_HEADER);
+	bool more = r->block[TAR_AT_SPARSE_MORE];
 	while (e == 0 && more) {
 		if ((e = read_block(r)) == 0)
-			e = old_extents(r, 0, SPARSE_IN_EXTENSION);
-		more = r->block[AT_EXTENSION_MORE];
+			e = old_extents(r, 0, TAR_PAIRS_OF_BLOCK);
+		more = r->block[TAR_AT_EXTENSION_MORE];
 	}
 	return e;
 }
@@ -600,7 +481,7 @@ static int set_data(struct tar_reader *r, char flag)
 	if (x->has_size)
 		r->stored = x->size;
 	else
-		e = count(r, AT_SIZE, 12, &r->stored);
+		e = count(r, TAR_AT_SIZE, 12, &r->stored);
 	if (e < 0)
 		return e;
 	if (r->stored > INT64_MAX)
@@ -635,7 +516,7 @@ static int make_entry(struct tar_reader *r, char flag)
 		e = take_records(r, buf_str(&r->local));
 	if (e < 0)
 		return e;
-	r->entry.type = type_of(flag, field(r, AT_NAME, 100));
+	r->entry.type = type_of(flag, tar_field(r->block + TAR_AT_NAME, 100));
 	e = set_names(r);
 	if (e == 0)
 		e = set_numbers(r);
@@ -653,7 +534,7 @@ static int read_extended(struct tar_reader *r, char flag)
 	uint64_t size;
 	if (!to)
 		return 0;
-	int e = count(r, AT_SIZE, 12, &size);
+	int e = count(r, TAR_AT_SIZE, 12, &size);
 	/* With the NUL behind a long name. */
 	if (e == 0)
 		e = read_into(r, size, flag == 'L' || flag == 'K' ? TAR_MAX_NAME + 1 : flag == 'g' ? TAR_MAX_GLOBAL : TAR_MAX_HEADER, to);
@@ -671,11 +552,11 @@ int tar_next(struct tar_reader *r, const struct tar_entry **ret)
 	for (bool announced = false; e == 0;) {
 		if ((e = read_block(r)) < 0)
 			break;
-		if (is_zero(r->block))
+		if (tar_is_zero(r->block))
 			return announced ? bad(r, "nothing follows an extended header") : 0;
-		if (!checksum_is_right(r))
+		if (!tar_checksum_holds(r->block))
 			return bad(r, "it is no tar archive, or damaged: a checksum is wrong");
-		char flag = r->block[AT_TYPE];
+		char flag = r->block[TAR_AT_TYPE];
 		if ((e = read_extended(r, flag)) == 1) {
 			announced = flag != 'g';
 			e = 0;

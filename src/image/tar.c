@@ -1,28 +1,8 @@
 #include "image/tar.h"
 #include "base/cleanup.h"
+#include "io/tar_header.h"
 
 #include <sys/stat.h>
-
-enum { BLOCK = 512 };
-
-/* One header, by offsets (POSIX ustar; GNU's old sparse form in place of the prefix). */
-enum {
-	AT_MODE = 100,
-	AT_UID = 108,
-	AT_GID = 116,
-	AT_SIZE = 124,
-	AT_MTIME = 136,
-	AT_SUM = 148,
-	AT_TYPE = 156,
-	AT_LINK = 157,
-	AT_MAGIC = 257,
-	AT_MAJOR = 329,
-	AT_MINOR = 337,
-	AT_PREFIX = 345,
-	AT_SPARSE = 386,
-	AT_SPARSE_MORE = 482,
-	AT_SPARSE_SIZE = 483,
-};
 
 /* What extended headers have said of the entry at hand. */
 struct said {
@@ -144,82 +124,6 @@ static int take_extended(struct tar *t, struct str *ret, struct error *err)
 	return r;
 }
 
-/* Numbers */
-
-/* Octal digits between spaces, or GNU's base 256 when the first bit is set. */
-static int number(const unsigned char *p, size_t n, int64_t *ret)
-{
-	uint64_t v = 0;
-	if (p[0] & 0x80) {
-		bool negative = p[0] & 0x40;
-		v = negative ? UINT64_MAX : 0;
-		for (size_t i = 0; i < n; i++) {
-			unsigned char c = i == 0 ? (unsigned char)(negative ? p[0] : p[0] & 0x7f) : p[i];
-			if ((v >> 55) != (negative ? 0x1ff : 0))
-				return -ERANGE;
-			v = v << 8 | c;
-		}
-		*ret = (int64_t)v;
-		return 0;
-	}
-	size_t i = 0;
-	while (i < n && p[i] == ' ')
-		i++;
-	for (; i < n && p[i] >= '0' && p[i] <= '7'; i++) {
-		if (v >> 60)
-			return -ERANGE;
-		v = v << 3 | (uint64_t)(p[i] - '0');
-	}
-	for (; i < n; i++)
-		if (p[i] != ' ' && p[i] != '\0')
-			return -EINVAL;
-	*ret = (int64_t)v;
-	return 0;
-}
-
-static int natural(const unsigned char *p, size_t n, uint64_t *ret)
-{
-	int64_t v;
-	int r = number(p, n, &v);
-	if (r == 0 && v < 0)
-		r = -ERANGE;
-	if (r == 0)
-		*ret = (uint64_t)v;
-	return r;
-}
-
-/* Seconds with a fraction, as pax has times. */
-static int time_value(struct str s, int64_t *ret, uint32_t *ret_ns)
-{
-	struct str whole = s, fraction = str_n("", 0);
-	str_cut(s, '.', &whole, &fraction);
-	bool negative = whole.n > 0 && whole.p[0] == '-';
-	int64_t seconds;
-	if (str_to_i64(whole, &seconds) < 0)
-		return -EINVAL;
-	uint32_t ns = 0, unit = 100000000;
-	for (size_t i = 0; i < fraction.n; i++, unit /= 10) {
-		if (fraction.p[i] < '0' || fraction.p[i] > '9')
-			return -EINVAL;
-		ns += (uint32_t)(fraction.p[i] - '0') * unit;
-	}
-	if (negative && ns > 0) {
-		if (seconds == INT64_MIN)
-			return -ERANGE;
-		seconds--;
-		ns = 1000000000 - ns;
-	}
-	*ret = seconds;
-	*ret_ns = ns;
-	return 0;
-}
-
-/* The bytes of a field up to a NUL. */
-static struct str field(const char *p, size_t n)
-{
-	return str_n(p, strnlen(p, n));
-}
-
 /* Sparse files */
 
 static int add_extent(struct tar *t, uint64_t offset, uint64_t length, struct error *err)
@@ -244,13 +148,13 @@ static int add_extent(struct tar *t, uint64_t offset, uint64_t length, struct er
 }
 
 /* Pairs of offset and length, 24 bytes each; the first empty one ends them. */
-static int old_map(struct tar *t, const unsigned char *p, size_t n, struct error *err)
+static int old_map(struct tar *t, const char *p, size_t n, struct error *err)
 {
-	for (size_t i = 0; i < n; i++, p += 24) {
+	for (size_t i = 0; i < n; i++, p += TAR_PAIR) {
 		uint64_t offset = 0, length = 0;
 		if (p[0] == '\0')
 			return 0;
-		if (natural(p, 12, &offset) < 0 || natural(p + 12, 12, &length) < 0)
+		if (tar_natural(p, 12, &offset) < 0 || tar_natural(p + 12, 12, &length) < 0)
 			return malformed(t, "its map of holes is wrong", err);
 		int r = add_extent(t, offset, length, err);
 		if (r < 0)
@@ -260,20 +164,20 @@ static int old_map(struct tar *t, const unsigned char *p, size_t n, struct error
 }
 
 /* GNU's old form: four pairs in the header, and as many blocks of 21 as say that there is more. */
-static int read_old_map(struct tar *t, const unsigned char *header, struct error *err)
+static int read_old_map(struct tar *t, const char *header, struct error *err)
 {
-	unsigned char block[BLOCK];
+	char block[TAR_BLOCK];
 	uint64_t size = 0;
-	if (natural(header + AT_SPARSE_SIZE, 12, &size) < 0)
+	if (tar_natural(header + TAR_AT_SPARSE_SIZE, 12, &size) < 0)
 		return malformed(t, "its size is no number", err);
 	t->said.sparse = t->said.real = true;
 	t->said.real_size = size;
-	int r = old_map(t, header + AT_SPARSE, 4, err);
-	for (bool more = header[AT_SPARSE_MORE]; r == 0 && more; more = block[504]) {
-		r = take(t, (char *)block, sizeof(block), err);
+	int r = old_map(t, header + TAR_AT_SPARSE, TAR_PAIRS_OF_HEADER, err);
+	for (bool more = header[TAR_AT_SPARSE_MORE]; r == 0 && more; more = block[TAR_AT_EXTENSION_MORE]) {
+		r = take(t, block, sizeof(block), err);
 		if (r <= 0)
 			return r < 0 ? r : truncated(t, err);
-		r = old_map(t, block, 21, err);
+		r = old_map(t, block, TAR_PAIRS_OF_BLOCK, err);
 	}
 	return r;
 }
@@ -310,7 +214,7 @@ static int read_body_map(struct tar *t, struct error *err)
 		if (r == 0)
 			r = add_extent(t, offset, length, err);
 	}
-	uint64_t rest = (BLOCK - (before - t->body) % BLOCK) % BLOCK;
+	uint64_t rest = tar_padding(before - t->body);
 	if (r == 0 && rest > t->body)
 		r = malformed(t, "its map of holes is cut", err);
 	if (r == 0)
@@ -319,20 +223,13 @@ static int read_body_map(struct tar *t, struct error *err)
 	return r;
 }
 
-/* "offset,length,offset,length..." (sparse 0.1) */
+/* Sparse 0.1. */
 static int read_text_map(struct tar *t, struct str map, struct error *err)
 {
 	uint64_t offset, length;
-	struct str a, b, rest = map;
 	t->n_extents = 0;
-	while (rest.n > 0) {
-		if (!str_cut(rest, ',', &a, &rest))
-			return malformed(t, "its map of holes is wrong", err);
-		if (!str_cut(rest, ',', &b, &rest)) {
-			b = rest;
-			rest = str_n("", 0);
-		}
-		if (str_to_u64(a, &offset) < 0 || str_to_u64(b, &length) < 0)
+	while (map.n > 0) {
+		if (tar_sparse_pair(&map, &offset, &length) < 0)
 			return malformed(t, "its map of holes is wrong", err);
 		int r = add_extent(t, offset, length, err);
 		if (r < 0)
@@ -425,7 +322,7 @@ static int record(struct tar *t, struct str key, struct str value, struct error 
 		r = number_record(value, &s->gid, &s->gid_value);
 	} else if (str_is(key, "mtime")) {
 		s->mtime = value.n > 0;
-		r = value.n > 0 ? time_value(value, &s->mtime_value, &s->mtime_ns) : 0;
+		r = value.n > 0 ? tar_time(value, &s->mtime_value, &s->mtime_ns) : 0;
 	} else if (str_starts(key, sparse)) {
 		return sparse_record(t, str_from(key, sparse.n), value, err);
 	} else if (str_starts(key, xattr)) {
@@ -434,58 +331,34 @@ static int record(struct tar *t, struct str key, struct str value, struct error 
 	return r < 0 ? malformed(t, "a number in an extended header is wrong", err) : 0;
 }
 
-/* Records "LENGTH KEY=VALUE\n", the length of all of it. */
 static int read_pax(struct tar *t, struct str all, struct error *err)
 {
 	while (all.n > 0) {
-		struct str length, key, value;
-		uint64_t n;
-		if (!str_cut(all, ' ', &length, &value) || str_to_u64(length, &n) < 0 || n > all.n || n < length.n + 3 || all.p[n - 1] != '\n')
-			return malformed(t, "an extended header is wrong", err);
-		struct str whole = str_n(all.p + length.n + 1, n - length.n - 2);
-		if (!str_cut(whole, '=', &key, &value))
+		struct str key, value;
+		if (tar_record(&all, &key, &value) < 0)
 			return malformed(t, "an extended header is wrong", err);
 		int r = record(t, key, value, err);
 		if (r < 0)
 			return r;
-		all = str_from(all, n);
 	}
 	return 0;
 }
 
 /* Headers */
 
-static bool checksum_holds(const unsigned char *h)
-{
-	int64_t said, plain = 0, with_sign = 0;
-	if (number(h + AT_SUM, 8, &said) < 0)
-		return false;
-	for (size_t i = 0; i < BLOCK; i++) {
-		unsigned char c = i >= AT_SUM && i < AT_SUM + 8 ? ' ' : h[i];
-		plain += c;
-		with_sign += (signed char)c;
-	}
-	return said == plain || said == with_sign;
-}
-
-static bool all_zero(const unsigned char *h)
-{
-	return h[0] == 0 && memcmp(h, h + 1, BLOCK - 1) == 0;
-}
-
 /* The type, and the length of the body as the header has it. 1, 0 at the end, -errno. */
-static int read_header(struct tar *t, unsigned char *h, struct error *err)
+static int read_header(struct tar *t, char *h, struct error *err)
 {
-	int r = take(t, (char *)h, BLOCK, err);
-	if (r <= 0 || all_zero(h))
+	int r = take(t, h, TAR_BLOCK, err);
+	if (r <= 0 || tar_is_zero(h))
 		return MIN(r, 0);
-	if (!checksum_holds(h))
+	if (!tar_checksum_holds(h))
 		return malformed(t, "a header's checksum is wrong", err);
 	uint64_t size = 0;
-	if (natural(h + AT_SIZE, 12, &size) < 0 || size > UINT64_MAX / 4)
+	if (tar_natural(h + TAR_AT_SIZE, 12, &size) < 0 || size > UINT64_MAX / 4)
 		return malformed(t, "a size is no number", err);
 	t->body = size;
-	t->padding = (BLOCK - size % BLOCK) % BLOCK;
+	t->padding = tar_padding(size);
 	return 1;
 }
 
@@ -500,11 +373,11 @@ static void entry_begin(struct tar *t)
 }
 
 /* Headers that speak of the next entry. 1: it was one. */
-static int read_extension(struct tar *t, const unsigned char *h, struct error *err)
+static int read_extension(struct tar *t, const char *h, struct error *err)
 {
 	struct str body;
 	int r;
-	switch (h[AT_TYPE]) {
+	switch (h[TAR_AT_TYPE]) {
 	case 'x':
 	case 'X': /* Solaris */
 		r = take_extended(t, &body, err);
@@ -514,12 +387,12 @@ static int read_extension(struct tar *t, const unsigned char *h, struct error *e
 	case 'L':
 		r = take_extended(t, &body, err);
 		t->said.path = true;
-		t->said.path_value = r == 0 ? field(body.p, body.n) : STR("");
+		t->said.path_value = r == 0 ? tar_field(body.p, body.n) : STR("");
 		break;
 	case 'K':
 		r = take_extended(t, &body, err);
 		t->said.link = true;
-		t->said.link_value = r == 0 ? field(body.p, body.n) : STR("");
+		t->said.link_value = r == 0 ? tar_field(body.p, body.n) : STR("");
 		break;
 	case 'g': /* of all that follow: comments, in practice; others of these readers pass them over too */
 	case 'V': /* a name of the archive */
@@ -533,11 +406,10 @@ static int read_extension(struct tar *t, const unsigned char *h, struct error *e
 }
 
 /* The names of the entry, that point into t->extended or t->names. */
-static int entry_names(struct tar *t, const unsigned char *h, struct tree_entry *e, struct error *err)
+static int entry_names(struct tar *t, const char *h, struct tree_entry *e, struct error *err)
 {
-	const char *c = (const char *)h;
 	buf_clear(&t->names);
-	struct str prefix = memcmp(c + AT_MAGIC, "ustar", 6) == 0 ? field(c + AT_PREFIX, 155) : STR(""), name = field(c, 100), link = field(c + AT_LINK, 100);
+	struct str prefix = memcmp(h + TAR_AT_MAGIC, "ustar", 6) == 0 ? tar_field(h + TAR_AT_PREFIX, 155) : STR(""), name = tar_field(h + TAR_AT_NAME, 100), link = tar_field(h + TAR_AT_LINK, 100);
 	if (prefix.n) {
 		buf_add_str(&t->names, prefix);
 		buf_add_c(&t->names, "/");
@@ -553,13 +425,13 @@ static int entry_names(struct tar *t, const unsigned char *h, struct tree_entry 
 	return e->path.n ? 0 : malformed(t, "an entry without a name", err);
 }
 
-static int entry_numbers(struct tar *t, const unsigned char *h, struct tree_entry *e, struct error *err)
+static int entry_numbers(struct tar *t, const char *h, struct tree_entry *e, struct error *err)
 {
 	const struct said *s = &t->said;
 	uint64_t mode = 0, major = 0, minor = 0;
-	bool device = h[AT_TYPE] == '3' || h[AT_TYPE] == '4';
-	if (natural(h + AT_MODE, 8, &mode) < 0 || (!s->uid && natural(h + AT_UID, 8, &e->uid) < 0) || (!s->gid && natural(h + AT_GID, 8, &e->gid) < 0) ||
-		(!s->mtime && number(h + AT_MTIME, 12, &e->mtime) < 0) || (device && (natural(h + AT_MAJOR, 8, &major) < 0 || natural(h + AT_MINOR, 8, &minor) < 0)))
+	bool device = h[TAR_AT_TYPE] == '3' || h[TAR_AT_TYPE] == '4';
+	if (tar_natural(h + TAR_AT_MODE, 8, &mode) < 0 || (!s->uid && tar_natural(h + TAR_AT_UID, 8, &e->uid) < 0) || (!s->gid && tar_natural(h + TAR_AT_GID, 8, &e->gid) < 0) ||
+		(!s->mtime && tar_number(h + TAR_AT_MTIME, 12, &e->mtime) < 0) || (device && (tar_natural(h + TAR_AT_MAJOR, 8, &major) < 0 || tar_natural(h + TAR_AT_MINOR, 8, &minor) < 0)))
 		return malformed(t, "a number in its header is wrong", err);
 	if (s->uid)
 		e->uid = s->uid_value;
@@ -576,13 +448,13 @@ static int entry_numbers(struct tar *t, const unsigned char *h, struct tree_entr
 }
 
 /* A regular file: how long it is and where it has data. */
-static int entry_file(struct tar *t, const unsigned char *h, struct tree_entry *e, struct error *err)
+static int entry_file(struct tar *t, const char *h, struct tree_entry *e, struct error *err)
 {
 	struct said *s = &t->said;
 	int r = 0;
 	e->mode |= S_IFREG;
 	t->within = 0;
-	if (h[AT_TYPE] == 'S')
+	if (h[TAR_AT_TYPE] == 'S')
 		r = read_old_map(t, h, err);
 	else if (s->sparse_1_0)
 		r = read_body_map(t, err);
@@ -606,10 +478,10 @@ static int entry_file(struct tar *t, const unsigned char *h, struct tree_entry *
 	return 0;
 }
 
-static int entry_kind(struct tar *t, const unsigned char *h, enum tar_type *ret_type, struct tree_entry *e, struct error *err)
+static int entry_kind(struct tar *t, const char *h, enum tar_type *ret_type, struct tree_entry *e, struct error *err)
 {
 	static const mode_t kinds[] = {['2' - '2'] = S_IFLNK, S_IFCHR, S_IFBLK, S_IFDIR, S_IFIFO, S_IFREG};
-	unsigned char type = h[AT_TYPE];
+	const char type = h[TAR_AT_TYPE];
 	bool slash = e->path.n > 0 && e->path.p[e->path.n - 1] == '/';
 	*ret_type = TAR_ENTRY;
 	switch (type) {
@@ -647,7 +519,7 @@ static int entry_kind(struct tar *t, const unsigned char *h, enum tar_type *ret_
 
 int tar_next(struct tar *t, enum tar_type *ret_type, struct tree_entry *ret, struct error *err)
 {
-	unsigned char h[BLOCK];
+	char h[TAR_BLOCK];
 	int r = skip(t, t->body + t->padding, err);
 	t->body = t->padding = 0;
 	entry_begin(t);
@@ -672,7 +544,7 @@ int tar_next(struct tar *t, enum tar_type *ret_type, struct tree_entry *ret, str
 		if (t->said.size_value > UINT64_MAX / 4)
 			return malformed(t, "its size is no number", err);
 		t->body = t->said.size_value;
-		t->padding = (BLOCK - t->body % BLOCK) % BLOCK;
+		t->padding = tar_padding(t->body);
 	}
 	if ((r = entry_kind(t, h, ret_type, &e, err)) < 0)
 		return r;
