@@ -1,7 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -29,34 +29,23 @@ int cmd_key_create(struct cli *c)
 	return EXIT_OK;
 }
 
+static void add_key(struct table *t, const json_t *key)
+{
+	struct str used = json_str(json_object_get(key, "lastUsed"));
+	struct str hint = json_str(json_object_get(key, "hint"));
+	table_add(t, json_str(json_object_get(key, "id")));
+	table_add(t, json_str(json_object_get(key, "name")));
+	table_add(t, json_str(json_object_get(key, "team")));
+	table_addf(t, "%.*s...", STR_FMT(hint));
+	table_add(t, json_str(json_object_get(key, "createdAt")));
+	table_add(t, used.n ? used : STR("-"));
+}
+
+static const struct list keys = {{"ID", "NAME", "TEAM", "KEY", "CREATED", "LAST USED"}, add_key};
+
 int cmd_key_list(struct cli *c)
 {
-	static const char *const titles[] = {"ID", "NAME", "TEAM", "KEY", "CREATED", "LAST USED", NULL};
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
-	if (client_open_admin(&cl, c, &err) < 0 || client_list(&cl, "/admin/keys", &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json) {
-		print_json(all);
-		return EXIT_OK;
-	}
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *key;
-	json_array_foreach(all, i, key) {
-		struct str used = json_str(json_object_get(key, "lastUsed"));
-		struct str hint = json_str(json_object_get(key, "hint"));
-		table_add(&t, json_str(json_object_get(key, "id")));
-		table_add(&t, json_str(json_object_get(key, "name")));
-		table_add(&t, json_str(json_object_get(key, "team")));
-		table_addf(&t, "%.*s...", STR_FMT(hint));
-		table_add(&t, json_str(json_object_get(key, "createdAt")));
-		table_add(&t, used.n ? used : STR("-"));
-	}
-	table_print(&t);
-	return EXIT_OK;
+	return list_command(c, true, "/admin/keys", &keys);
 }
 
 int cmd_key_revoke(struct cli *c)

@@ -1,7 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -138,30 +138,21 @@ int cmd_sandbox_rollback(struct cli *c)
 	return EXIT_OK;
 }
 
-static void print_snapshots(const json_t *all)
+static void add_snapshot(struct table *t, const json_t *s)
 {
-	static const char *const titles[] = {"SNAPSHOT", "NAME", "OF SANDBOX", "MADE", "SIZE", NULL};
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *s;
-	json_array_foreach(all, i, s) {
-		char text[24];
-		struct str name = json_str(json_array_get(json_object_get(s, "names"), 0));
-		table_add(&t, json_str(json_object_get(s, "snapshotID")));
-		table_add(&t, name.n ? name : STR("-"));
-		table_add(&t, json_str(json_object_get(s, "originSandboxID")));
-		table_add(&t, json_str(json_object_get(s, "createdAt")));
-		table_addf(&t, "%s", size_text(text, (uint64_t)json_integer_value(json_object_get(s, "size"))));
-	}
-	table_print(&t);
+	char text[24];
+	struct str name = json_str(json_array_get(json_object_get(s, "names"), 0));
+	table_add(t, json_str(json_object_get(s, "snapshotID")));
+	table_add(t, name.n ? name : STR("-"));
+	table_add(t, json_str(json_object_get(s, "originSandboxID")));
+	table_add(t, json_str(json_object_get(s, "createdAt")));
+	table_addf(t, "%s", size_text(text, (uint64_t)json_integer_value(json_object_get(s, "size"))));
 }
+
+static const struct list snapshots = {{"SNAPSHOT", "NAME", "OF SANDBOX", "MADE", "SIZE"}, add_snapshot};
 
 int cmd_snapshot_list(struct cli *c)
 {
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
 	cleanup_buf struct buf path = BUF_INIT;
 	const struct cli_value *sandbox = cli_flag(c, "sandbox");
 	buf_add_c(&path, "/snapshots?limit=100");
@@ -170,13 +161,7 @@ int cmd_snapshot_list(struct cli *c)
 		buf_add_c(&path, "&sandboxID=");
 		url_encode(&path, str_of(sandbox->text));
 	}
-	if (!buf_cstr(&path) || client_open(&cl, c, &err) < 0 || client_list(&cl, buf_cstr(&path), &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json)
-		print_json(all);
-	else
-		print_snapshots(all);
-	return EXIT_OK;
+	return list_command(c, false, buf_cstr(&path), &snapshots);
 }
 
 int cmd_snapshot_delete(struct cli *c)

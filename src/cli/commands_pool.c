@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -46,17 +46,7 @@ static void add_pool(struct table *t, const json_t *pool)
 	table_add(t, str_of(size_text(text, (uint64_t)number(pool, "memoryMB") << 20)));
 }
 
-static void print_pools(const json_t *all)
-{
-	static const char *const titles[] = {"TEMPLATE", "BOUNDS", "WANTED", "READY", "HITS", "MISSES", "REFILL", "MEMORY", NULL};
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *pool;
-	json_array_foreach(all, i, pool)
-		add_pool(&t, pool);
-	table_print(&t);
-}
+static const struct list pools = {{"TEMPLATE", "BOUNDS", "WANTED", "READY", "HITS", "MISSES", "REFILL", "MEMORY"}, add_pool};
 
 static void print_pool(const struct cli *c, json_t *pool)
 {
@@ -65,7 +55,7 @@ static void print_pool(const struct cli *c, json_t *pool)
 	if (c->json)
 		print_json(pool);
 	else
-		print_pools(one);
+		list_table(&pools, one);
 }
 
 static int pool_path(struct buf *path, const char *template, struct error *err)
@@ -158,16 +148,7 @@ int cmd_pool_set(struct cli *c)
 
 int cmd_pool_list(struct cli *c)
 {
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
-	if (client_open(&cl, c, &err) < 0 || client_list(&cl, "/pools", &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json)
-		print_json(all);
-	else
-		print_pools(all);
-	return EXIT_OK;
+	return list_command(c, false, "/pools", &pools);
 }
 
 int cmd_pool_unset(struct cli *c)

@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -93,12 +93,26 @@ static void metadata_text(struct buf *to, const json_t *metadata)
 	}
 }
 
+static void add_sandbox(struct table *t, const json_t *s)
+{
+	char text[24];
+	struct str alias = json_str(json_object_get(s, "alias"));
+	cleanup_buf struct buf metadata = BUF_INIT;
+	metadata_text(&metadata, json_object_get(s, "metadata"));
+	table_add(t, json_str(json_object_get(s, "sandboxID")));
+	table_add(t, alias.n ? alias : json_str(json_object_get(s, "templateID")));
+	table_add(t, json_str(json_object_get(s, "state")));
+	table_addf(t, "%s", duration_text(text, -seconds_until(json_object_get(s, "startedAt"))));
+	table_addf(t, "%s", is_paused(s) ? "-" : duration_text(text, seconds_until(json_object_get(s, "endAt"))));
+	table_addf(t, "%lld", (long long)json_integer_value(json_object_get(s, "cpuCount")));
+	table_addf(t, "%lld MiB", (long long)json_integer_value(json_object_get(s, "memoryMB")));
+	table_add(t, buf_str(&metadata));
+}
+
+static const struct list sandboxes = {{"SANDBOX", "TEMPLATE", "STATE", "AGE", "ENDS IN", "CPU", "MEMORY", "METADATA"}, add_sandbox};
+
 int cmd_sandbox_list(struct cli *c)
 {
-	static const char *const titles[] = {"SANDBOX", "TEMPLATE", "STATE", "AGE", "ENDS IN", "CPU", "MEMORY", "METADATA", NULL};
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
 	cleanup_buf struct buf path = BUF_INIT, filter = BUF_INIT;
 	for (size_t i = 0; i < c->n_pairs; i++) {
 		buf_add_c(&filter, i ? "&" : "");
@@ -114,32 +128,7 @@ int cmd_sandbox_list(struct cli *c)
 		buf_add_c(&path, "&metadata=");
 		url_encode(&path, buf_str(&once));
 	}
-	if (!buf_cstr(&path) || client_open(&cl, c, &err) < 0 || client_list(&cl, buf_cstr(&path), &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json) {
-		print_json(all);
-		return EXIT_OK;
-	}
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *s;
-	json_array_foreach(all, i, s) {
-		char text[24];
-		struct str alias = json_str(json_object_get(s, "alias"));
-		cleanup_buf struct buf metadata = BUF_INIT;
-		metadata_text(&metadata, json_object_get(s, "metadata"));
-		table_add(&t, json_str(json_object_get(s, "sandboxID")));
-		table_add(&t, alias.n ? alias : json_str(json_object_get(s, "templateID")));
-		table_add(&t, json_str(json_object_get(s, "state")));
-		table_addf(&t, "%s", duration_text(text, -seconds_until(json_object_get(s, "startedAt"))));
-		table_addf(&t, "%s", is_paused(s) ? "-" : duration_text(text, seconds_until(json_object_get(s, "endAt"))));
-		table_addf(&t, "%lld", (long long)json_integer_value(json_object_get(s, "cpuCount")));
-		table_addf(&t, "%lld MiB", (long long)json_integer_value(json_object_get(s, "memoryMB")));
-		table_add(&t, buf_str(&metadata));
-	}
-	table_print(&t);
-	return EXIT_OK;
+	return list_command(c, false, buf_cstr(&path), &sandboxes);
 }
 
 static void info_line(const char *name, struct str text)

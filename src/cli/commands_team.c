@@ -1,7 +1,7 @@
 #include "cli/commands.h"
 #include "base/cleanup.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -94,38 +94,27 @@ static void add_use(struct table *t, const json_t *team, const char *field)
 		table_addf(t, "%lld", used);
 }
 
+static void add_team(struct table *t, const json_t *team)
+{
+	const json_t *creates = json_object_get(json_object_get(team, "limits"), "creates");
+	table_add(t, json_str(json_object_get(team, "teamID")));
+	table_add(t, json_str(json_object_get(team, "name")));
+	table_addf(t, "%lld", (long long)json_integer_value(json_object_get(team, "keys")));
+	add_use(t, team, "sandboxes");
+	add_use(t, team, "memoryMB");
+	table_addf(t, "%lld", (long long)json_integer_value(json_object_get(json_object_get(team, "usage"), "paused")));
+	if (json_is_integer(creates))
+		table_addf(t, "%lld", (long long)json_integer_value(creates));
+	else
+		table_add(t, STR("-"));
+	table_add(t, json_is_true(json_object_get(team, "blocked")) ? STR("yes") : STR("-"));
+}
+
+static const struct list teams = {{"ID", "NAME", "KEYS", "SANDBOXES", "MEMORY MIB", "PAUSED", "CREATES/S", "BLOCKED"}, add_team};
+
 int cmd_team_list(struct cli *c)
 {
-	static const char *const titles[] = {"ID", "NAME", "KEYS", "SANDBOXES", "MEMORY MIB", "PAUSED", "CREATES/S", "BLOCKED", NULL};
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
-	if (client_open_admin(&cl, c, &err) < 0 || client_list(&cl, "/admin/teams", &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json) {
-		print_json(all);
-		return EXIT_OK;
-	}
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *team;
-	json_array_foreach(all, i, team) {
-		const json_t *creates = json_object_get(json_object_get(team, "limits"), "creates");
-		table_add(&t, json_str(json_object_get(team, "teamID")));
-		table_add(&t, json_str(json_object_get(team, "name")));
-		table_addf(&t, "%lld", (long long)json_integer_value(json_object_get(team, "keys")));
-		add_use(&t, team, "sandboxes");
-		add_use(&t, team, "memoryMB");
-		table_addf(&t, "%lld", (long long)json_integer_value(json_object_get(json_object_get(team, "usage"), "paused")));
-		if (json_is_integer(creates))
-			table_addf(&t, "%lld", (long long)json_integer_value(creates));
-		else
-			table_add(&t, STR("-"));
-		table_add(&t, json_is_true(json_object_get(team, "blocked")) ? STR("yes") : STR("-"));
-	}
-	table_print(&t);
-	return EXIT_OK;
+	return list_command(c, true, "/admin/teams", &teams);
 }
 
 /* One call for the team that the first word names. ret_id is a view into *ret_team. */

@@ -3,7 +3,7 @@
 #include "base/cleanup.h"
 #include "cli/build_follow.h"
 #include "cli/client.h"
-#include "cli/output.h"
+#include "cli/list.h"
 #include "io/json.h"
 #include "io/url.h"
 
@@ -46,35 +46,24 @@ static struct str name_of(const json_t *template)
 	return name.n ? name : STR("-");
 }
 
+static void add_template(struct table *t, const json_t *one)
+{
+	char size[24];
+	table_add(t, name_of(one));
+	table_add(t, json_str(json_object_get(one, "templateID")));
+	table_add(t, json_str(json_object_get(one, "buildStatus")));
+	table_add(t, str_of(size_text(size, (uint64_t)json_integer_value(json_object_get(one, "size")))));
+	table_add(t, json_str(json_object_get(one, "createdAt")));
+	table_add(t, json_is_true(json_object_get(one, "public")) ? STR("yes") : STR("no"));
+	table_addf(t, "%lld", (long long)json_integer_value(json_object_get(one, "cpuCount")));
+	table_addf(t, "%lld MiB", (long long)json_integer_value(json_object_get(one, "memoryMB")));
+}
+
+static const struct list templates = {{"NAME", "ID", "STATUS", "SIZE", "CREATED", "PUBLIC", "CPU", "MEMORY"}, add_template};
+
 int cmd_template_list(struct cli *c)
 {
-	static const char *const titles[] = {"NAME", "ID", "STATUS", "SIZE", "CREATED", "PUBLIC", "CPU", "MEMORY", NULL};
-	struct error err = {0};
-	cleanup_client struct client cl = {0};
-	cleanup_json json_t *all = NULL;
-	if (client_open(&cl, c, &err) < 0 || client_list(&cl, "/templates", &all, &err) < 0)
-		return cli_fail(c, &err);
-	if (c->json) {
-		print_json(all);
-		return EXIT_OK;
-	}
-	cleanup_table struct table t;
-	table_init(&t, titles);
-	size_t i;
-	json_t *one;
-	json_array_foreach(all, i, one) {
-		char size[24];
-		table_add(&t, name_of(one));
-		table_add(&t, json_str(json_object_get(one, "templateID")));
-		table_add(&t, json_str(json_object_get(one, "buildStatus")));
-		table_add(&t, str_of(size_text(size, (uint64_t)json_integer_value(json_object_get(one, "size")))));
-		table_add(&t, json_str(json_object_get(one, "createdAt")));
-		table_add(&t, json_is_true(json_object_get(one, "public")) ? STR("yes") : STR("no"));
-		table_addf(&t, "%lld", (long long)json_integer_value(json_object_get(one, "cpuCount")));
-		table_addf(&t, "%lld MiB", (long long)json_integer_value(json_object_get(one, "memoryMB")));
-	}
-	table_print(&t);
-	return EXIT_OK;
+	return list_command(c, false, "/templates", &templates);
 }
 
 /* The id of what a name means in the list: by its id a template can be looked at also before a build of it is ready. Else what was given: templates that others let everybody use are not listed. */
