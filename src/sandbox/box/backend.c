@@ -31,7 +31,7 @@ static void discard_work(void *arg)
 {
 	struct discard *d = arg;
 	slot_release(d->backend->host, d->slot);
-	pool_give_number(d->backend->pool, d->number);
+	numbers_give(d->backend->numbers, d->number);
 }
 
 static void check_drained(struct backend *b)
@@ -98,8 +98,10 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 	b->loop = l;
 	b->config = *c;
 	int r = host_new(c, &b->host, err);
+	if (r == 0 && !(b->numbers = numbers_new(b->host->capacity)))
+		r = error_errno(err, -ENOMEM, "slot numbers");
 	if (r == 0)
-		r = slot_pool_new(b->host, discard_for_pool, b, &b->pool, err);
+		r = slot_pool_new(b->host, b->numbers, discard_for_pool, b, &b->pool, err);
 	if (r == 0) {
 		b->opener = opener_new(l);
 		b->workers = workq_new(workers_wanted(), QUEUE);
@@ -124,7 +126,7 @@ int backend_new(struct loop *l, const struct backend_config *c, struct backend *
 
 static bool keep(unsigned number, void *arg)
 {
-	return pool_number_used(arg, number);
+	return numbers_used(arg, number);
 }
 
 static void ready_work(void *arg)
@@ -133,7 +135,8 @@ static void ready_work(void *arg)
 	struct error err = {0};
 	if (host_enter(b->host, &err) < 0)
 		log_error("%s", err.message);
-	sweep(b->host, keep, b->pool);
+	sweep(b->host, keep, b->numbers);
+	numbers_open(b->numbers);
 	int r = pool_open(b->pool);
 	if (r < 0)
 		log_error("the pool's thread: %s", strerror(-r));
@@ -145,10 +148,15 @@ void backend_ready(struct backend *b)
 		log_error("the pool is not opened: no memory");
 }
 
+static void close_pool(struct backend *b)
+{
+	numbers_close(b->numbers);
+	pool_close(b->pool);
+}
+
 static void drain_work(void *arg)
 {
-	struct backend *b = arg;
-	pool_close(b->pool);
+	close_pool(arg);
 }
 
 static void drain_done(void *arg)
@@ -162,7 +170,7 @@ void backend_drain(struct backend *b, void (*done)(void *arg), void *arg)
 	b->drained_arg = arg;
 	backend_hold_drain(b);
 	if (workq_push(b->reapers, b->loop, drain_work, drain_done, b) < 0) {
-		pool_close(b->pool);
+		close_pool(b);
 		drain_done(b);
 	}
 }
@@ -172,7 +180,7 @@ void backend_free(struct backend *b)
 	if (!b)
 		return;
 	if (b->pool)
-		pool_close(b->pool);
+		close_pool(b);
 	for (struct box *x = b->boxes; x; x = x->next)
 		box_copy_stop(x, false);
 	workq_free(steal_pointer(&b->copiers));
@@ -189,6 +197,7 @@ void backend_free(struct backend *b)
 	bool clean = !b->boxes;
 	boxes_leave(b);
 	slot_pool_free(b->pool);
+	numbers_free(b->numbers);
 	host_free(b->host, clean);
 	free(b);
 }

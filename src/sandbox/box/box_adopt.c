@@ -73,7 +73,7 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	bool lost = strcmp(h.boot, backend->host->boot_id) != 0;
 	struct box *b = box_new(backend, h.runtime, id, ops, arg);
 	struct slot *s = b ? slot_new((unsigned)h.slot) : NULL;
-	int r = !s ? -ENOMEM : pool_reserve_number(backend->pool, (unsigned)h.slot);
+	int r = !s ? -ENOMEM : numbers_reserve(backend->numbers, (unsigned)h.slot);
 	if (r == 0)
 		r = adopt_network(b, network, lost, err);
 	if (r < 0) {
@@ -102,7 +102,7 @@ struct box *box_adopt(struct backend *backend, struct str id, const char *text, 
 	}
 	if (r == 0)
 		return b;
-	pool_give_number(backend->pool, b->number);
+	numbers_give(backend->numbers, b->number);
 	slot_leave(s);
 	box_free(b);
 	error_errno(err, r, "adoption");

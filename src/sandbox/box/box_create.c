@@ -63,20 +63,20 @@ static void order_identity(struct order *o)
 int box_take_slot(struct box *b)
 {
 	struct host *h = b->backend->host;
-	int number = pool_take_number(b->backend->pool);
+	int number = numbers_take(b->backend->numbers);
 	if (number < 0)
 		return error_set(&b->error, -EAGAIN, 503, "all %u sandbox slots are in use", h->capacity);
 	b->slot = slot_new((unsigned)number);
 	if (b->slot)
 		return 0;
-	pool_give_number(b->backend->pool, (unsigned)number);
+	numbers_give(b->backend->numbers, (unsigned)number);
 	return error_errno(&b->error, -ENOMEM, "slot");
 }
 
 static void create_work(void *arg)
 {
 	struct box *b = arg;
-	pool_wait_open(b->backend->pool);
+	numbers_wait_open(b->backend->numbers);
 	if (__atomic_load_n(&b->cancelled, __ATOMIC_RELAXED))
 		return;
 	b->error.code = b->runtime->start(b);

@@ -1,4 +1,4 @@
-/* Private to the namespace backend's loop side: backend.c and box.c. */
+/* Private to the backend's loop side: backend.c and the files of a box. */
 #ifndef CUBICLE_SANDBOX_BOX_IMPL_H
 #define CUBICLE_SANDBOX_BOX_IMPL_H
 
@@ -6,6 +6,7 @@
 #include "io/workq.h"
 #include "sandbox/backend.h"
 #include "sandbox/box/host.h"
+#include "sandbox/box/numbers.h"
 #include "sandbox/namespace/pool.h"
 #include "sandbox/box/slot.h"
 
@@ -13,6 +14,7 @@ struct backend {
 	struct loop *loop;
 	struct backend_config config;
 	struct host *host;
+	struct numbers *numbers;
 	struct pool *pool;
 	struct opener *opener;
 	struct workq *booters;  /* creates of microVMs: each waits until its kernel is up */

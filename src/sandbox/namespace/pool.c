@@ -1,5 +1,6 @@
 #include "sandbox/namespace/pool.h"
 #include "sandbox/box/host.h"
+#include "sandbox/box/numbers.h"
 #include "sandbox/namespace/namespace_slot.h"
 #include "sandbox/namespace/recipes.h"
 #include "base/cleanup.h"
@@ -15,7 +16,6 @@
 #include <unistd.h>
 
 enum {
-	NUMBERS = 65536,
 	BACK_OFF_FIRST_MS = 250,
 	BACK_OFF_MOST_MS = 30000,
 	WINDOW_MS = 1000, /* takes are counted over this long */
@@ -26,14 +26,13 @@ enum {
 
 struct pool {
 	struct host *host;
+	struct numbers *numbers;
 	void (*discard)(struct slot *s, void *arg);
 	void *arg;
 	pthread_mutex_t lock;
-	pthread_cond_t wake, opened;
+	pthread_cond_t wake;
 	pthread_t filler;
-	bool open, closing, running;
-	unsigned char *used; /* by number */
-	unsigned next;       /* where the search for a free number goes on */
+	bool closing, running;
 	struct slot *first, **last;
 	unsigned parked;
 	unsigned taken; /* in the current window */
@@ -47,22 +46,20 @@ static double pool_least(const struct pool *p)
 	return p->host->parks ? (double)p->host->options->pool_min : 0;
 }
 
-int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret,
+int slot_pool_new(struct host *h, struct numbers *numbers, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret,
 	struct error *err)
 {
 	struct pool *p = calloc(1, sizeof(*p));
-	if (!p || !(p->used = calloc(NUMBERS, 1))) {
-		free(p);
+	if (!p)
 		return error_errno(err, -ENOMEM, "slot pool");
-	}
 	pthread_condattr_t attr;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->wake, &attr);
-	pthread_cond_init(&p->opened, NULL);
 	pthread_condattr_destroy(&attr);
 	p->host = h;
+	p->numbers = numbers;
 	p->discard = discard;
 	p->arg = arg;
 	p->last = &p->first;
@@ -76,61 +73,9 @@ void slot_pool_free(struct pool *p)
 	if (!p)
 		return;
 	pthread_cond_destroy(&p->wake);
-	pthread_cond_destroy(&p->opened);
 	pthread_mutex_destroy(&p->lock);
 	recipes_done(&p->recipes);
-	free(p->used);
 	free(p);
-}
-
-static int take_number(struct pool *p)
-{
-	/* Round robin: a number rests for long before it is used again, so what the kernel still winds down
-	 * of it is gone. */
-	for (unsigned i = 0; i < p->host->capacity; i++) {
-		unsigned n = (p->next + i) % p->host->capacity;
-		if (p->used[n])
-			continue;
-		p->used[n] = 1;
-		p->next = n + 1;
-		return (int)n;
-	}
-	return -EAGAIN;
-}
-
-int pool_take_number(struct pool *p)
-{
-	pthread_mutex_lock(&p->lock);
-	int n = take_number(p);
-	pthread_mutex_unlock(&p->lock);
-	return n;
-}
-
-int pool_reserve_number(struct pool *p, unsigned number)
-{
-	/* The capacity may have been greater in an earlier run. */
-	if (number >= NUMBERS)
-		return -ERANGE;
-	pthread_mutex_lock(&p->lock);
-	int r = p->used[number] ? -EBUSY : 0;
-	p->used[number] = 1;
-	pthread_mutex_unlock(&p->lock);
-	return r;
-}
-
-void pool_give_number(struct pool *p, unsigned number)
-{
-	pthread_mutex_lock(&p->lock);
-	p->used[number] = 0;
-	pthread_mutex_unlock(&p->lock);
-}
-
-bool pool_number_used(struct pool *p, unsigned number)
-{
-	pthread_mutex_lock(&p->lock);
-	bool used = number < NUMBERS && p->used[number];
-	pthread_mutex_unlock(&p->lock);
-	return used;
 }
 
 /* Once a window: the target rises to what was taken in it at once, and falls slowly. */
@@ -268,7 +213,7 @@ static int prepare_one(struct pool *p, int number, struct slot **ret)
 	if (s)
 		p->discard(s, p->arg);
 	else
-		pool_give_number(p, (unsigned)number);
+		numbers_give(p->numbers, (unsigned)number);
 	return r;
 }
 
@@ -277,7 +222,7 @@ static int64_t fill(struct pool *p, const struct plan *plan, int64_t back_off)
 {
 	struct slot *s = NULL;
 	bool dressed = may_dress(p, plan);
-	int number = take_number(p);
+	int number = numbers_take(p->numbers);
 	if (number < 0)
 		return WINDOW_MS;
 	pthread_mutex_unlock(&p->lock);
@@ -374,21 +319,11 @@ static void *filler(void *arg)
 int pool_open(struct pool *p)
 {
 	pthread_mutex_lock(&p->lock);
-	p->open = true;
 	p->window_end = clock_monotonic() + WINDOW_MS * NS_PER_MS;
 	int r = p->closing ? 0 : -pthread_create(&p->filler, NULL, filler, p);
 	p->running = r == 0 && !p->closing;
-	pthread_cond_broadcast(&p->opened);
 	pthread_mutex_unlock(&p->lock);
 	return r;
-}
-
-void pool_wait_open(struct pool *p)
-{
-	pthread_mutex_lock(&p->lock);
-	while (!p->open && !p->closing)
-		pthread_cond_wait(&p->opened, &p->lock);
-	pthread_mutex_unlock(&p->lock);
 }
 
 static struct slot *take_one(
@@ -455,7 +390,6 @@ void pool_close(struct pool *p)
 	bool running = p->running;
 	p->running = false;
 	pthread_cond_broadcast(&p->wake);
-	pthread_cond_broadcast(&p->opened);
 	pthread_mutex_unlock(&p->lock);
 	if (running)
 		pthread_join(p->filler, NULL);

@@ -1,5 +1,5 @@
 /*
- * Slot numbers, parked slots, and the thread that prepares them: between pool.min and pool.max, sized by how fast they were taken lately. Thread-safe, but for
+ * Parked slots, and the thread that prepares them: between pool.min and pool.max, sized by how fast they were taken lately. Thread-safe, but for
  * slot_pool_new() and slot_pool_free().
  */
 #ifndef CUBICLE_SANDBOX_NAMESPACE_POOL_H
@@ -11,25 +11,17 @@
 
 struct box_spec;
 struct host;
+struct numbers;
 struct slot;
 struct pool;
 struct backend_figures;
 
-/* discard() takes a slot that is not wanted any more, from any thread; its number comes back by pool_give_number(). */
-int slot_pool_new(struct host *h, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err);
+/* discard() takes a slot that is not wanted any more, from any thread; its number comes back by numbers_give(). */
+int slot_pool_new(struct host *h, struct numbers *numbers, void (*discard)(struct slot *s, void *arg), void *arg, struct pool **ret, struct error *err);
 void slot_pool_free(struct pool *p);
 
-/* A free number: >= 0, or -EAGAIN. */
-int pool_take_number(struct pool *p);
-/* A certain number, for re-adoption: 0, -EBUSY, -ERANGE. */
-int pool_reserve_number(struct pool *p, unsigned number);
-void pool_give_number(struct pool *p, unsigned number);
-bool pool_number_used(struct pool *p, unsigned number);
-
-/* Opens the pool: pool_wait_open() returns, the filler starts. 0 or -errno. */
+/* The filler starts. 0 or -errno. */
 int pool_open(struct pool *p);
-/* Waits until the leftovers of an earlier run are gone: no slot may be made before. */
-void pool_wait_open(struct pool *p);
 /* A parked slot whose init is alive, or NULL. With the spec's root already, or without one. */
 struct slot *pool_take(struct pool *p, const struct box_spec *spec);
 /* One that has the root already, or NULL; does not wait. */
