@@ -11,7 +11,8 @@ enum { MODULE_FILE_MAX = 64 << 20 };
 bool module_file_name(struct str path, struct str *ret_name);
 
 /*
- * Fills the empty buffer with what the kernel takes, which is decompressed in this process. 0, -EFBIG when that is more than MODULE_FILE_MAX, -EBADMSG when it is damaged or cut, or -errno; the message names the file.
+ * Fills the empty buffer with what the kernel takes, which is decompressed in this process. 0, -EFBIG when that is more than MODULE_FILE_MAX, -EBADMSG when it is damaged or cut, or -errno; the
+ * message names the file.
  */
 int module_file_read(const char *path, struct buf *to, struct error *err);
 
