@@ -179,8 +179,8 @@ int mount_overlay(const struct mount_overlay *o, const struct mount_staging *sta
 		int fd = overlay_by_descriptor(o, attributes, &first);
 		if (fd >= 0)
 			return fd;
-		/* Linux 6.1 answers EOPNOTSUPP to any descriptor, later ones EINVAL to the key. */
-		if (fd != -EINVAL && fd != -EOPNOTSUPP) {
+		/* Linux 6.1 answers EOPNOTSUPP to any descriptor, 6.12 EBADF to one of O_PATH, as those of mounts are; and EINVAL is what such kernels say to the key. */
+		if (fd != -EINVAL && fd != -EOPNOTSUPP && fd != -EBADF) {
 			if (err)
 				*err = first;
 			return fd;

@@ -9,10 +9,12 @@ import json
 import os
 import pathlib
 import random
+import re
 import select
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -222,6 +224,12 @@ class Server:
         finally:
             os.close(process)
         return pid
+
+    def first_process(self, sandbox):
+        """What a sandbox lives and dies with, as this machine numbers it: its PID 1, or the monitor of its machine."""
+        with contextlib.closing(sqlite3.connect(f"file:{self.state}/node/node.db?mode=ro", uri=True)) as db:
+            (handle,) = db.execute("SELECT handle FROM sandboxes WHERE id = ?", (sandbox,)).fetchone()
+        return int(re.search(r"pid=(\d+)", handle)[1])
 
     def kill_all_sandboxes(self):
         status, boxes = self.call("GET", "/v2/sandboxes?limit=100")

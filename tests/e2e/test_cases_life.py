@@ -47,7 +47,7 @@ def test_014_connect_right_after_pid_1_was_killed(own_server):
     s = own_server()
     for delay in (0, 0.02, 0.2):
         box = s.call("POST", "/v2/sandboxes", {"templateID": "base"})[1]["sandboxID"]
-        os.kill(pid_1(s, box), signal.SIGKILL)
+        os.kill(s.first_process(box), signal.SIGKILL)
         time.sleep(delay)
         status, _ = s.call("POST", f"/v2/sandboxes/{box}/connect", {})
         wait_for(lambda: s.call("POST", f"/v2/sandboxes/{box}/connect", {})[0] == 404, 60, "404 for what is dead")
@@ -58,18 +58,6 @@ def client(s):
     return {"api_key": s.api_key, "api_url": s.url, "sandbox_url": s.url}
 
 
-def pid_1(server, box):
-    """On the host, of the sandbox with this name (its host name)."""
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and open(f"/proc/{entry}/comm").read() == "cubicle-init\n" and f"-{server.tag}/" in open(f"/proc/{entry}/cgroup").read():
-                if open(f"/proc/{entry}/root/etc/hostname").read().strip() == box:
-                    return int(entry)
-        except OSError:
-            pass
-    raise AssertionError(f"no PID 1 of {box}")
-
-
 def test_056_a_command_whose_agent_dies_is_an_error_and_no_success(own_server):
     s = own_server()
     for i in range(10):
@@ -78,7 +66,7 @@ def test_056_a_command_whose_agent_dies_is_an_error_and_no_success(own_server):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(handle.wait)
             time.sleep(0.05 * i)
-            os.kill(pid_1(s, box.sandbox_id), signal.SIGKILL)
+            os.kill(s.first_process(box.sandbox_id), signal.SIGKILL)
             with pytest.raises(Exception) as e:
                 waiting.result(60)
         assert not hasattr(e.value, "exit_code"), e.value

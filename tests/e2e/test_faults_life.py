@@ -87,12 +87,6 @@ def test_008_a_node_that_ends_at_any_step_leaves_nothing_stuck(own_server, befor
         wait_for(lambda: state(s, box) == "gone", 60, f"gone: {point}")
 
 
-def host_pid_of_init(s, box):
-    with sqlite3.connect(f"file:{s.state}/node/node.db?mode=ro", uri=True) as db:
-        (handle,) = db.execute("SELECT handle FROM sandboxes WHERE id = ?", (box.sandbox_id,)).fetchone()
-    return int(re.search(r"pid=(\d+)", handle)[1])
-
-
 def test_010_what_was_paused_outlives_a_restart_and_a_reboot(own_server):
     """A reboot as far as one machine can play it: every process of the sandboxes is gone, and the records are of another boot."""
     s = own_server()
@@ -107,7 +101,7 @@ def test_010_what_was_paused_outlives_a_restart_and_a_reboot(own_server):
     assert [state(s, box) for box in (kept, disk, running, again)] == ["paused", "paused", "running", "paused"]
     assert call(s, again, CONNECT)[0] == 201
     assert again.files.read("/home/user/content") == again.sandbox_id
-    inits = [host_pid_of_init(s, box) for box in (kept, running, again)]
+    inits = [s.first_process(box.sandbox_id) for box in (kept, running, again)]
     assert s.stop() == 0
     for pid in inits:
         os.kill(pid, signal.SIGKILL)

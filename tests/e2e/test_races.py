@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import threading
 import time
 
@@ -172,10 +171,9 @@ def test_008_pid_1_dies_during_a_pause(server):
     from e2b import Sandbox
     def one(k):
         box = Sandbox.create("base", timeout=600)
-        i, word = box.sandbox_id, f"sleep {random.randrange(10**8, 10**9)}"
-        box.commands.run(word, background=True, timeout=0)
-        host = int(wait_for(lambda: subprocess.run(["pgrep", "-f", f"^{word}$"], capture_output=True, text=True).stdout.split(), 60, "the command")[0])
-        init = os.pidfd_open(int(open(f"/proc/{host}/stat").read().rsplit(")", 1)[1].split()[1]))
+        i = box.sandbox_id
+        box.commands.run("sleep 1000", background=True, timeout=0)
+        init = os.pidfd_open(server.first_process(i))
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             pausing = pool.submit(ask, server, "pause" if k % 2 else "pause the disk", i)
             time.sleep(random.random() / 30)

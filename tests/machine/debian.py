@@ -48,6 +48,32 @@ class Kernel:
             files |= dict.fromkeys(pathlib.Path(line.split()[1]) for line in r.stdout.splitlines() if line.startswith("insmod"))
         return list(files)
 
+    def has(self, module):
+        """As a module, or built in."""
+        return subprocess.run(["/sbin/modprobe", "-d", self.root, "-S", self.version, "--show-depends", module], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+    def finish(self):
+        """Leaves what is needed, and makes the list of it."""
+        for unused in UNUSED:
+            shutil.rmtree(self.modules / unused, ignore_errors=True)
+        subprocess.run(["/sbin/depmod", "-b", self.root, self.version], check=True)
+        return self
+
+
+def kernel_of(root, work):
+    """A copy in the directory `work` of the kernel in a root directory, as `dpkg -x` or an installation leaves it."""
+    images = list(root.glob("boot/vmlinuz-*"))
+    if len(images) != 1:
+        raise SystemExit(f"{root}/boot has {len(images)} files vmlinuz-VERSION")
+    version, made = images[0].name.removeprefix("vmlinuz-"), work / "kernel"
+    modules = [p for p in (root / "lib/modules" / version, root / "usr/lib/modules" / version) if p.is_dir()]
+    if not modules:
+        raise SystemExit(f"{root} has no modules of {version}")
+    for source, target in (images[0], made / "boot"), (modules[0], made / "lib/modules"):
+        target.mkdir(parents=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", source, target], check=True)
+    return Kernel(made).finish()
+
 
 def newest(package):
     r = subprocess.run(["apt-cache", "depends", package], capture_output=True, text=True)
@@ -78,11 +104,7 @@ def kernel(cache, package):
             update()
             subprocess.run(download, cwd=work, check=True)
         subprocess.run(["dpkg", "-x", next(work.glob("*.deb")), work / "root"], check=True)
-        made = Kernel(work / "root")
-        for unused in UNUSED:
-            shutil.rmtree(made.modules / unused, ignore_errors=True)
-        subprocess.run(["/sbin/depmod", "-b", made.root, made.version], check=True)
-        made.root.rename(root)
+        Kernel(work / "root").finish().root.rename(root)
     return Kernel(root)
 
 

@@ -1,10 +1,19 @@
 """The archive that a machine of the tests starts with."""
 
+import gzip
+import lzma
 import os
 import pathlib
 import shutil
 import stat
 import subprocess
+
+
+def plain_module(file):
+    """The name and the bytes of a module that may be compressed."""
+    data = file.read_bytes()
+    unpack = {".xz": lzma.decompress, ".gz": gzip.decompress, ".zst": lambda b: subprocess.run(["zstd", "-dcq"], input=b, capture_output=True, check=True).stdout}.get(file.suffix)
+    return (file.stem, unpack(data)) if unpack else (file.name, data)
 
 
 class Initramfs:
@@ -64,8 +73,8 @@ class Initramfs:
 
     def modules(self, files):
         """As modules/NN-name.ko, in the order to insert them."""
-        for i, f in enumerate(files):
-            self.file(f"modules/{i:02}-{f.name}", f.read_bytes())
+        for i, (name, data) in enumerate(map(plain_module, files)):
+            self.file(f"modules/{i:02}-{name}", data)
         return self
 
     def bytes(self):

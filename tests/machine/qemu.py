@@ -14,11 +14,14 @@ def tell(part, text):
 class Machine:
     running = set()  # those of this process
 
-    def __init__(self, kernel, initrd, append, cpu="max", processors=2, memory="1536M", disk=None):
+    def __init__(self, kernel, initrd, append, cpu="max", processors=2, memory="1536M", disk=None, outside=None):
+        """`outside`: a directory of this machine that it can mount, read-only, by 9p."""
         words = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-M", "q35", "-cpu", cpu, "-smp", str(processors), "-m", memory, "-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
                  "-serial", "stdio", "-kernel", kernel, "-initrd", initrd, "-append", f"console=ttyS0 panic=-1 mitigations=off {append}"]
         if disk:
             words += ["-drive", f"file={disk},format=raw,if=virtio,cache=writeback"]
+        if outside:
+            words += ["-virtfs", f"local,path={outside},mount_tag=outside,security_model=none,readonly=on,multidevs=remap"]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         Machine.running.add(self)
 

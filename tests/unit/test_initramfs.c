@@ -30,24 +30,34 @@ static void put(const struct world *w, const char *path, const char *text)
 
 #define MODULES "lib/modules/6.1.0-9-cloud-amd64/"
 
+/* The file path.SUFFIX in the place of path. */
+static void compress(const struct world *w, const char *path, const char *suffix)
+{
+	const char *program = strcmp(suffix, "xz") == 0 ? "xz --check=crc32" : strcmp(suffix, "zst") == 0 ? "zstd -q --rm" : "gzip -n";
+	char command[300];
+	snprintf(command, sizeof(command), "%s %s/%s", program, w->root, path);
+	assert_int_equal(system(command), 0);
+}
+
 /* Lines as depmod writes them, in an order of its own. */
 static const char dep[] =
 	"kernel/net/vmw_vsock/vmw_vsock_virtio_transport.ko: kernel/net/vmw_vsock/vmw_vsock_virtio_transport_common.ko kernel/net/vmw_vsock/vsock.ko kernel/drivers/virtio/virtio.ko\n"
 	"kernel/net/vmw_vsock/vmw_vsock_virtio_transport_common.ko: kernel/net/vmw_vsock/vsock.ko\n"
 	"kernel/net/vmw_vsock/vsock.ko:\n"
-	"kernel/drivers/virtio/virtio_mmio.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n"
-	"kernel/drivers/virtio/virtio_ring.ko: kernel/drivers/virtio/virtio.ko\n"
+	"kernel/drivers/virtio/virtio_mmio.ko: kernel/drivers/virtio/virtio_ring.ko.xz kernel/drivers/virtio/virtio.ko\n"
+	"kernel/drivers/virtio/virtio_ring.ko.xz: kernel/drivers/virtio/virtio.ko\n"
 	"kernel/drivers/virtio/virtio.ko:\n"
-	"kernel/drivers/block/virtio_blk.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko\n"
+	"kernel/drivers/block/virtio_blk.ko: kernel/drivers/virtio/virtio_ring.ko.xz kernel/drivers/virtio/virtio.ko\n"
 	"kernel/drivers/net/virtio_net.ko:\n"
 	"kernel/drivers/char/hw_random/virtio-rng.ko:\n"
 	"kernel/drivers/virtio/virtio_balloon.ko:\n"
-	"kernel/fs/erofs/erofs.ko: kernel/lib/libcrc32c.ko\n"
-	"kernel/lib/libcrc32c.ko:\n"
-	"kernel/fs/overlayfs/overlay.ko:\n"
+	"kernel/fs/erofs/erofs.ko: kernel/lib/libcrc32c.ko.zst\n"
+	"kernel/lib/libcrc32c.ko.zst:\n"
+	"kernel/fs/overlayfs/overlay.ko.gz:\n"
 	"kernel/drivers/odd/loop-a.ko: kernel/drivers/odd/loop-b.ko\n"
 	"kernel/drivers/odd/loop-b.ko: kernel/drivers/odd/loop-a.ko\n"
-	"kernel/drivers/odd/packed.ko.xz:";
+	"kernel/drivers/odd/damaged.ko.xz:\n"
+	"kernel/drivers/odd/packed.ko.lz4:";
 
 static void put_modules(const struct world *w)
 {
@@ -59,8 +69,14 @@ static void put_modules(const struct world *w)
 		struct str name, needs;
 		assert_true(str_cut(line, ':', &name, &needs));
 		snprintf(path, sizeof(path), MODULES "%.*s", STR_FMT(name));
+		char *suffix = strstr(path, ".ko.");
+		if (suffix)
+			suffix[3] = '\0';
 		put(w, path, path + strlen(path) - 7); /* bytes that tell it from others, of any length modulo 4 */
+		if (suffix)
+			compress(w, path, suffix + 4);
 	}
+	put(w, MODULES "kernel/drivers/odd/damaged.ko.xz", "no xz");
 }
 
 static int set_up(void **state)
@@ -94,7 +110,7 @@ static struct kernel_modules open_modules(const struct world *w)
 
 static void what_a_module_needs_goes_first(void **state)
 {
-	static const char *const order[] = {"virtio.ko", "virtio_ring.ko", "virtio_mmio.ko", "vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko", "virtio-rng.ko"};
+	static const char *const order[] = {"virtio.ko", "virtio_ring.ko.xz", "virtio_mmio.ko", "vsock.ko", "vmw_vsock_virtio_transport_common.ko", "vmw_vsock_virtio_transport.ko", "virtio-rng.ko"};
 	struct kernel_modules k = open_modules(*state);
 	assert_int_equal(kernel_modules_need(&k, "virtio_mmio", NULL), 0);
 	assert_int_equal(kernel_modules_need(&k, "vmw_vsock_virtio_transport", NULL), 0);
@@ -114,7 +130,7 @@ static void modules_that_cannot_be_had_are_named(void **state)
 	assert_int_equal(kernel_modules_need(&k, "squashfs", &err), -ENOENT);
 	assert_non_null(strstr(err.message, "squashfs"));
 	assert_int_equal(kernel_modules_need(&k, "packed", &err), -ENOTSUP);
-	assert_non_null(strstr(err.message, "packed.ko.xz"));
+	assert_non_null(strstr(err.message, "packed.ko.lz4"));
 	assert_int_equal(kernel_modules_need(&k, "loop_a", &err), -ELOOP);
 	assert_int_equal(k.n, 0);
 	kernel_modules_done(&k);
@@ -187,7 +203,7 @@ static void the_archive_holds_init_and_modules_in_order(void **state)
 		else if (n == 3)
 			assert_true(r.mode == (S_IFREG | 0755) && r.size == 9 && memcmp(r.bytes, "#!program", 9) == 0);
 		else if (n > 3)
-			assert_true(S_ISREG(r.mode) && r.size == 7 && memcmp(r.bytes + 4, ".ko", 3) == 0);
+			assert_true(S_ISREG(r.mode) && r.size == 7 && memcmp(r.bytes, names[n] + strlen(names[n]) - 7, 7) == 0);
 		else
 			assert_true(S_ISDIR(r.mode));
 	}
@@ -195,6 +211,10 @@ static void the_archive_holds_init_and_modules_in_order(void **state)
 	assert_ptr_equal(r.at, r.end);
 	c.more = (const char *const[]){"squashfs", NULL};
 	assert_int_equal(initramfs_make(&c, &err), -ENOENT);
+	c.more = (const char *const[]){"damaged", NULL};
+	assert_int_equal(initramfs_make(&c, &err), -EBADMSG);
+	assert_non_null(strstr(err.message, MODULES));
+	assert_non_null(strstr(err.message, "kernel/drivers/odd/damaged.ko.xz"));
 }
 
 static void the_newest_cloud_kernel_is_found(void **state)
@@ -248,6 +268,10 @@ static void a_kernel_can_be_named(void **state)
 	put(w, "boot/vmlinuz-6.2", "k");
 	assert_int_equal(guest_kernel_find(path, "", &k, &err), -ENOENT);
 	assert_non_null(strstr(err.message, "modules.dep"));
+	put(w, "usr/lib/modules/6.2/modules.dep", ""); /* as a package of Debian 13 has it, only unpacked */
+	assert_int_equal(guest_kernel_find(path, "", &k, &err), 0);
+	assert_true(str_ends(str_of(k.modules), STR("/usr/lib/modules/6.2")));
+	guest_kernel_done(&k);
 	snprintf(path, sizeof(path), "%s/init", w->root);
 	assert_int_equal(guest_kernel_find(path, "", &k, &err), -EINVAL);
 }

@@ -11,8 +11,8 @@ struct guest_kernel {
 };
 
 /*
- * image: the path of a vmlinuz-VERSION; its modules are in ../lib/modules/VERSION beside its directory. NULL: the newest of <root>/boot that Debian calls a cloud kernel, else the newest for
- * amd64, of those whose modules are there. root: "" but in tests. 0, -ENOENT (the message says how to get one) or -errno.
+ * image: the path of a vmlinuz-VERSION; its modules are in ../lib/modules/VERSION beside its directory, or in ../usr/lib/modules/VERSION. NULL: the newest of <root>/boot that Debian calls a
+ * cloud kernel, else the newest for amd64, of those whose modules are there. root: "" but in tests. 0, -ENOENT (the message says how to get one) or -errno.
  */
 int guest_kernel_find(const char *image, const char *root, struct guest_kernel *ret, struct error *err);
 void guest_kernel_done(struct guest_kernel *k);

@@ -1,5 +1,6 @@
 #include "sandbox/microvm/initramfs.h"
 #include "sandbox/microvm/kernel_modules.h"
+#include "sandbox/microvm/module_file.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 
 enum {
-	FILE_MAX = 64 << 20,
+	INIT_MAX = 64 << 20,
 	NEWC_HEADER = 110, /* 6 of magic, 13 fields of 8 hexadecimal digits */
 };
 
@@ -57,34 +58,15 @@ static int put_head(struct archive *a, const struct entry *e)
 	return r == 0 ? pad(a) : r;
 }
 
-static int copy(struct archive *a, int from, uint64_t size)
+static int put_file(struct archive *a, const char *name, unsigned mode, struct str bytes, struct error *err)
 {
-	char bytes[65536];
-	while (size) {
-		ssize_t n = fd_read_full(from, bytes, MIN(size, sizeof(bytes)));
-		if (n <= 0)
-			return n < 0 ? (int)n : -EIO; /* it was cut meanwhile */
-		int r = put(a, bytes, (size_t)n);
-		if (r < 0)
-			return r;
-		size -= (uint64_t)n;
-	}
-	return pad(a);
-}
-
-static int put_file(struct archive *a, int dirfd, const char *path, const char *name, unsigned mode, struct error *err)
-{
-	struct stat st;
-	cleanup_fd int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return error_errno(err, -errno, "%s", path);
-	if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX)
-		return error_set(err, -EFBIG, 500, "%s is no file of at most %d MiB", path, FILE_MAX >> 20);
-	struct entry e = {.name = name, .mode = S_IFREG | mode, .size = (uint32_t)st.st_size};
+	struct entry e = {.name = name, .mode = S_IFREG | mode, .size = (uint32_t)bytes.n};
 	int r = put_head(a, &e);
 	if (r == 0)
-		r = copy(a, fd, e.size);
-	return r < 0 ? error_errno(err, r, "%s into the initramfs", path) : 0;
+		r = put(a, bytes.p, bytes.n);
+	if (r == 0)
+		r = pad(a);
+	return r < 0 ? error_errno(err, r, "%s into the initramfs", name) : 0;
 }
 
 static int put_others(struct archive *a, const struct entry *e, size_t n, struct error *err)
@@ -113,18 +95,31 @@ static int choose(const struct initramfs_config *c, struct kernel_modules *k, st
 	return r;
 }
 
+static int put_init(struct archive *a, const char *path, struct error *err)
+{
+	cleanup_buf struct buf bytes = BUF_INIT;
+	int r = file_read(AT_FDCWD, path, INIT_MAX, &bytes);
+	return r < 0 ? error_errno(err, r, "%s", path) : put_file(a, "init", 0755, buf_str(&bytes), err);
+}
+
+static int put_module(struct archive *a, const char *directory, size_t number, struct str path, struct error *err)
+{
+	cleanup_buf struct buf bytes = BUF_INIT, from = BUF_INIT, to = BUF_INIT;
+	struct str name;
+	if (!module_file_name(path, &name)) /* kernel_modules.c took none of those */
+		return error_errno(err, -ENOTSUP, "%.*s", STR_FMT(path));
+	buf_addf(&from, "%s/%.*s", directory, STR_FMT(path));
+	buf_addf(&to, "modules/%02zu-%.*s", number, STR_FMT(name));
+	const char *file = buf_cstr(&from), *entry = buf_cstr(&to);
+	int r = file && entry ? module_file_read(file, &bytes, err) : error_errno(err, -ENOMEM, "initramfs");
+	return r < 0 ? r : put_file(a, entry, 0600, buf_str(&bytes), err);
+}
+
 static int put_modules(struct archive *a, const char *directory, const struct kernel_modules *k, struct error *err)
 {
-	cleanup_fd int dir = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	int r = dir < 0 ? error_errno(err, -errno, "%s", directory) : 0;
-	for (size_t i = 0; i < k->n && r == 0; i++) {
-		char path[512], name[300];
-		const char *slash;
-		snprintf(path, sizeof(path), "%.*s", STR_FMT(k->order[i]));
-		slash = strrchr(path, '/');
-		snprintf(name, sizeof(name), "modules/%02zu-%.255s", i, slash ? slash + 1 : path);
-		r = put_file(a, dir, path, name, 0600, err);
-	}
+	int r = 0;
+	for (size_t i = 0; i < k->n && r == 0; i++)
+		r = put_module(a, directory, i, k->order[i], err);
 	return r;
 }
 
@@ -139,7 +134,7 @@ static int write_all(const struct initramfs_config *c, const struct kernel_modul
 	struct archive a = {.fd = fd};
 	int r = put_others(&a, first, ARRAY_SIZE(first), err);
 	if (r == 0)
-		r = put_file(&a, AT_FDCWD, c->init, "init", 0755, err);
+		r = put_init(&a, c->init, err);
 	if (r == 0)
 		r = put_modules(&a, c->modules, k, err);
 	return r == 0 ? put_others(&a, &last, 1, err) : r;

@@ -1,4 +1,5 @@
 #include "sandbox/microvm/kernel_modules.h"
+#include "sandbox/microvm/module_file.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
 
@@ -96,7 +97,7 @@ static bool is_there(const struct kernel_modules *k, struct str path)
 /* Needs first. The lines of modules.dep hold all of them, those of needs, too, but in no order that is documented: each is looked up. */
 static int need(struct kernel_modules *k, struct str name, unsigned depth, struct error *err)
 {
-	struct str path, needs;
+	struct str path, needs, file;
 	if (!find(k, name, &path, &needs)) {
 		if (is_builtin(k, name))
 			return 0;
@@ -104,8 +105,8 @@ static int need(struct kernel_modules *k, struct str name, unsigned depth, struc
 	}
 	if (is_there(k, path))
 		return 0;
-	if (!str_ends(path, STR(".ko")))
-		return error_set(err, -ENOTSUP, 500, "the guest kernel's module %.*s is compressed, which is not supported: a kernel of Debian 12 has plain ones", STR_FMT(path));
+	if (!module_file_name(path, &file))
+		return error_set(err, -ENOTSUP, 500, "the guest kernel's module %.*s is compressed in a way that is not known: .ko, .ko.xz, .ko.zst and .ko.gz are", STR_FMT(path));
 	if (depth >= DEPTH_MAX)
 		return error_set(err, -ELOOP, 500, "modules.dep of the guest kernel: %.*s needs itself", STR_FMT(name));
 	for (struct str rest = str_trim(needs), item; rest.n; rest = str_trim(rest)) {

@@ -14,7 +14,7 @@ struct kernel_modules {
 };
 
 int kernel_modules_open(const char *directory, struct kernel_modules *ret, struct error *err);
-/* Adds the module ('-' and '_' are the same in names) and what it needs. One that is built in needs nothing. 0, -ENOENT when it is found nowhere, -ENOTSUP when it is compressed, or -errno. */
+/* Adds the module ('-' and '_' are the same in names) and what it needs. One that is built in needs nothing. 0, -ENOENT when it is found nowhere, -ENOTSUP when its file cannot be read (module_file.h), or -errno. */
 int kernel_modules_need(struct kernel_modules *k, const char *name, struct error *err);
 void kernel_modules_done(struct kernel_modules *k);
 

@@ -19,6 +19,7 @@ import time
 from api import HERE, say, wait
 
 KERNEL = next(pathlib.Path("/boot").glob("vmlinuz-*"))
+FORKED = "crng reseeded due to virtual machine fork"  # what Linux says when it has taken a new generation id (drivers/char/random.c)
 OUTSIDE, INSIDE, MAC = "192.168.77.1", "192.168.77.2", "02:00:00:00:00:02"
 OFF, RESET, PANIC, NO_START = 0, 10, 11, 13
 BLOB = os.urandom(4 << 20)
@@ -322,13 +323,48 @@ def sum_of(path):
     return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
+def knows_generations():
+    """Whether the guest's kernel has the driver, as a module or built in."""
+    return subprocess.run(["modprobe", "-S", KERNEL.name.removeprefix("vmlinuz-"), "--show-depends", "vmgenid"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def forks(vm):
+    return int(vm.sh(f"dmesg | grep -c '{FORKED}'; true"))
+
+
+def generations(n, *vms):
+    """Each has taken n new generations since it booted, and none makes the random numbers that another makes of the same state."""
+    for vm in vms:
+        wait(lambda: forks(vm) >= n, 60, f"generation {n}")
+        assert forks(vm) == n, vm.sh("dmesg | tail -20")
+    random = [vm.sh("head -c 16 /dev/urandom | od -x") for vm in vms]
+    assert len(set(random)) == len(vms), random
+    say(f"ok: generation {n} of {len(vms)}")
+
+
+def generations_elsewhere():
+    """With a kernel that knows them, where the other does not."""
+    kernel, initramfs = HERE / "vmlinuz-vmgenid", HERE / "initramfs-vmgenid"
+    if not kernel.exists():
+        say(f"SKIPPED: {KERNEL.name} has no driver for the generation id, nor has another kernel that is here")
+        return
+    vm = Vm("generation", kernel=kernel, initramfs=initramfs).up()
+    generations(0, vm)
+    files = saved(vm, "generation")
+    vm.kill()
+    generations(1, *[Vm(f"generation{i}", restore=files).up() for i in range(2)])
+
+
 @told
 def save():
     file_of("/tmp/vda", bytes(8 << 20))
+    known = knows_generations()
     vm = Vm("first", "jail=1234", disks=(("/tmp/vda", ""),), tap=tap("tap0")).up()
     vm.sh(f"ip addr add {INSIDE}/24 dev eth0; ip link set eth0 up; head -c 20000000 /dev/urandom > /tmp/data; sha256sum < /tmp/data > /tmp/sum; mke2fs -q /dev/vda 2>/dev/null; mkdir -p /mnt; mount -t ext4 /dev/vda /mnt; echo a > /mnt/a; sync")
     vm.leave("(n=1; while :; do echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; n=$((n + 1)); sleep 0.05; done) >/dev/null 2>&1 &")
     wait(lambda: vm.sh("cat /tmp/n; true"), 120, "the counter")
+    if known:
+        generations(0, vm)
     stream = vm.open()
     stream.sendall(b"before")
     assert stream.recv(100) == b"before"
@@ -343,6 +379,8 @@ def save():
     say("ok: saved, and it goes on")
     sums = [sum_of(f) for f in files]
     others = [Vm(f"restored{i}", "jail=1234", disks=((f"/tmp/vda-{i}", ""),), tap=tap(f"tap{i}"), restore=files).up() for i in (2, 3)]
+    if known:
+        generations(1, *others)
     for vm in others:
         counts(vm)
         assert vm.sh("sha256sum < /tmp/data | cmp - /tmp/sum && echo same") == "same\n"
@@ -357,11 +395,15 @@ def save():
     for vm in others:
         vm.kill()
     vm = Vm("again", disks=(("/tmp/vda-2", ""),), tap=tap("tap4"), restore=again).up()
+    if known:
+        generations(2, vm)
     counts(vm)
     vm.sh("cat /mnt/b")
     vm.kill()
     say("ok: saved and restored once more")
     damaged()
+    if not known:
+        generations_elsewhere()
 
 
 def damaged():
