@@ -136,7 +136,10 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 		if (e == 0)
 			return;
 		free(o);
-		error_set(&err, e, 503, "port %llu: too many connections are being made", (unsigned long long)m->port);
+		if (e == -ENOTCONN) /* as of a port that is closed for a moment: the ingress asks again */
+			error_set(&err, -ECONNREFUSED, 502, "port %llu: the microVM's monitor cannot be reached for the moment", (unsigned long long)m->port);
+		else
+			error_set(&err, e, 503, "port %llu: too many connections are being made", (unsigned long long)m->port);
 	} else if (!err.code) {
 		error_errno(&err, -ENOMEM, "open");
 	}

@@ -181,7 +181,7 @@ void backend_drop_image(struct backend *b, const char *path);
 /* The root directories of layers at these paths, ids as they are on them, for reading: n descriptors into `fds`, the asker's; each keeps its layer mounted. On a worker: done() follows,
  * with err when there is none of them. fds stays until then. 0, or -errno. */
 int backend_open_layers(struct backend *b, const char *const *paths, size_t n, int *fds, void (*done)(const struct error *err, void *arg), void *arg);
-/* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
+/* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. -ENOTCONN: of a microVM whose monitor cannot be reached just now. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */
 typedef void box_log_fn(const struct msg_log_page *m, void *arg);

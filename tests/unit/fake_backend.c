@@ -694,6 +694,8 @@ static void finish_open(void *arg)
 
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
 {
+	if (fake->open_refused)
+		return fake->open_refused;
 	struct opening *o = malloc(sizeof(*o));
 	*o = (struct opening){done, arg};
 	return loop_post(b->backend->loop, finish_open, o);

@@ -64,6 +64,7 @@ struct fake {
 	bool machines;   /* there are microVMs */
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
+	int open_refused; /* what box_open returns at once; 0 = it does not */
 	int open_result; /* what box_open gives; 0 = a socket */
 	unsigned assigns;
 	unsigned creates, kills, saves, copies, drops, adopts, readies, readings, drains, live, most_live;

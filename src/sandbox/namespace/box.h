@@ -11,6 +11,7 @@
 struct chan;
 struct chan_message;
 struct flush;
+struct monitor_link;
 
 enum {
 	BOX_CLAIM_SECONDS = 20,  /* until init must have answered its claim */
@@ -58,7 +59,8 @@ struct box {
 	struct chan *chan;
 	struct log_reads log_reads;
 	struct ask *asks;    /* of init, that wait for their answers (microvm/asks.h) */
-	struct chan *monitor; /* of a microVM: its monitor's; NULL: it has none, or that is gone */
+	struct monitor_link *monitor; /* of a microVM that is watched (microvm/monitor_link.h); else NULL */
+	unsigned openings;   /* into it, that are being made (microvm/openings.h) */
 	struct {
 		uint64_t request; /* 0: none is under way */
 		box_assigned_fn *done;
