@@ -440,7 +440,16 @@ static void kill_for_disk(struct disk_entry *e, const char *detail, void *arg)
 		live_end(container_of(e, struct live, disk), "disk_full", detail);
 }
 
-static const struct disk_account_ops disk_ops = {kill_for_disk, node_ballast};
+static void waits_for_disk(struct disk_entry *e, bool on, void *arg)
+{
+	struct live *l = e->owner;
+	if (!l)
+		return;
+	live_log(on ? LOG_WARN : LOG_INFO, l, on ? "frozen: the server's disk is nearly full" : "goes on: the server's disk has room again");
+	logs_note_disk(l, on);
+}
+
+static const struct disk_account_ops disk_ops = {kill_for_disk, waits_for_disk, node_ballast};
 
 static int make_timers(struct node *n, struct error *err)
 {

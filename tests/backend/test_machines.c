@@ -757,7 +757,7 @@ static void what_is_asked_of_one_that_runs(void **state)
 	assert_int_equal(o.result, 0);
 	assert_int_equal(box_space(p.box, &space), 0);
 	assert_int_equal(space.total, 256 << 20);
-	assert_true(space.backed > 0 && space.used == space.backed);
+	assert_true(space.backed > 0 && space.used == space.backed && space.foreign && space.pending == 0);
 	assert_int_equal(box_brake(p.box, 1), 0);
 	o = (struct opened){0};
 	assert_int_equal(box_log(p.box, 0, on_log, &o), 0);

@@ -506,13 +506,14 @@ static void flush_later(void *arg)
 	free(f);
 }
 
-int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
+int box_flush(struct box *b, bool room, void (*done)(int r, void *arg), void *arg)
 {
 	crash_at(CRASH_IN_FLUSH);
 	if (b->flushed || !b->m)
 		return -EBUSY;
 	b->flushed = done;
 	b->flushed_arg = arg;
+	b->m->flush_room = room;
 	if (fake->flush != FAKE_MANUAL) {
 		struct flushing *f = malloc(sizeof(*f));
 		*f = (struct flushing){b->backend, b};

@@ -47,6 +47,7 @@ struct fake_box {
 	char from[64];    /* the saved disk it was started from */
 	uint64_t brake;
 	unsigned syncs, trims;
+	bool flush_room;  /* what the last flush was told */
 	struct box_space space;
 	struct box_stats stats;
 	char log[512]; /* what its init says to each question */

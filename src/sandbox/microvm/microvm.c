@@ -101,7 +101,7 @@ static int space(const struct box *b, struct box_space *ret)
 	if (fstat(image, &st) < 0)
 		return -errno;
 	uint64_t held = (uint64_t)st.st_blocks * 512;
-	*ret = (struct box_space){.total = (uint64_t)st.st_size, .used = held, .backed = held};
+	*ret = (struct box_space){.total = (uint64_t)st.st_size, .used = held, .backed = held, .foreign = true};
 	return 0;
 }
 
