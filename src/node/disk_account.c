@@ -121,6 +121,7 @@ void disk_account_move(struct disk_account *d, struct disk_entry *from, struct d
 {
 	*to = *from;
 	to->owner = owner;
+	to->told = false;
 	if (from->at)
 		d->entries[from->at - 1] = to;
 	from->at = 0;
