@@ -391,6 +391,9 @@ int main(int argc, char **argv)
 		fprintf(stderr, "no KVM\n");
 		die(13);
 	}
+	if (has("lingers") && fork() == 0)
+		for (;;)
+			pause();
 	add(args.admin, ADMIN_LISTENER);
 	add(args.machine.control, CONTROL_LISTENER);
 	for (int64_t end = clock_monotonic() + LIFE_SECONDS * NS_PER_S; clock_monotonic() < end;)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -713,6 +714,58 @@ static void a_boot_does_not_outlive_the_backend(void **state)
 	machine_world_end(&m);
 }
 
+/* A process of its beside the first. */
+static pid_t child_of(struct patient *p)
+{
+	char path[64];
+	cleanup_buf struct buf text = BUF_INIT;
+	snprintf(path, sizeof(path), "task/%lu/children", monitor_pid(p));
+	read_proc(monitor_pid(p), path, &text);
+	pid_t pid = (pid_t)strtol(buf_cstr(&text), NULL, 10);
+	assert_true(pid > 0);
+	return pid;
+}
+
+/* Killed, and not gone: here because somebody traces what the kernel has to wait for. More of them than there are who end sandboxes. */
+static void those_that_do_not_die_keep_nobody_from_ending(void **state)
+{
+	enum { LINGER = 5 };
+	struct machine_world m;
+	struct patient slow[LINGER], good[3];
+	pid_t traced[LINGER];
+	machine_world_begin(&m);
+	int log = begin_log();
+	for (size_t i = 0; i < LINGER; i++) {
+		machine_run(&m, &slow[i], "m-lingers");
+		traced[i] = child_of(&slow[i]);
+		if (ptrace(PTRACE_SEIZE, traced[i], NULL, NULL) < 0)
+			fail_msg("ptrace: %s", strerror(errno));
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+		machine_run(&m, &good[i], "m-good");
+	for (size_t i = 0; i < LINGER; i++)
+		box_kill(slow[i].box);
+	/* Also while they are tried again. */
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+		turn(&m.w, 3000);
+		int64_t start = now_ms();
+		patient_kill(&m.w, &good[i]);
+		assert_true(now_ms() - start < BUT_NOT_LONG);
+	}
+	for (size_t i = 0; i < LINGER; i++)
+		assert_false(slow[i].released);
+	assert_in_range(logged(log, "do not die"), LINGER, 2 * LINGER);
+	for (size_t i = 0; i < LINGER; i++) {
+		int64_t start = now_ms();
+		while (waitpid(traced[i], NULL, __WALL) < 0 && errno == EINTR)
+			;
+		wait_for(&m.w, &slow[i].released, "the end of one that lingered");
+		assert_true(now_ms() - start < BUT_NOT_LONG);
+	}
+	end_log(log);
+	machine_world_end(&m);
+}
+
 /* --- what else is asked of it --- */
 
 static void on_network(const struct error *err, void *arg)
@@ -862,6 +915,7 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_adopted_is_told),
 		cmocka_unit_test(what_a_killed_node_left_is_found_or_swept),
 		cmocka_unit_test(a_boot_does_not_outlive_the_backend),
+		cmocka_unit_test(those_that_do_not_die_keep_nobody_from_ending),
 		cmocka_unit_test(what_is_asked_of_one_that_runs),
 		cmocka_unit_test(assignments_that_fail),
 		cmocka_unit_test(hostile_monitors_are_borne),

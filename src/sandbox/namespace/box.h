@@ -24,7 +24,7 @@ enum box_state {
 	BOX_STARTING,  /* the loop owns it; init was sent its claim, and may have answered it when awaits_ready */
 	BOX_RUNNING,   /* started() was called */
 	BOX_DEAD,      /* died() was called; the slot is kept as evidence */
-	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over */
+	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over; in between, when its processes do not die, the loop waits for them */
 };
 
 /* The copy of a spec that a worker uses; one block of memory. */
@@ -82,6 +82,8 @@ struct box {
 	struct box_death death;
 	struct error error;  /* of the worker */
 	pid_t spawner;
+	bool lives;          /* its processes have not died yet, though they were killed */
+	unsigned kills;      /* how often that was so */
 };
 
 /* box_assign.c: what init says of an unassigned box: true when it was that. */

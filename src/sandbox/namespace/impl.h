@@ -25,6 +25,7 @@ struct backend {
 	struct opening *openings; /* connections into microVMs that are being made */
 	unsigned n_openings;
 	struct box *boxes;
+	struct discard *late;  /* slots whose processes do not die, between two tries */
 	unsigned discarding;   /* slots that a cleaner has or will get, boxes that are being released, and the drain itself; atomic */
 	void (*drained)(void *arg);
 	void *drained_arg;
