@@ -151,7 +151,7 @@ static void on_started(struct box *box, const struct box_handle *h, const struct
 		return;
 	x->stage = BOX_RUNS;
 	FAULT(build_box_started);
-	if (disk_account_add(n->disk, &x->disk, x->box, false) < 0)
+	if (disk_account_add(n->disk, &x->disk, x->box, NULL, false) < 0)
 		abort(); /* unwatched it could fill the host */
 	if (!n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
 		loop_timer_in(n->disk_timer, 0);

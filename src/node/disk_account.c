@@ -12,6 +12,7 @@ enum {
 	LOOK_CALM_MS = 5000,
 	LOOK_TIGHT_MS = 250,   /* nothing moves */
 	TRIM_EVERY_MS = 1000,
+	TRIM_FOREIGN_MS = 10000, /* nobody knows whether there is anything to give back */
 	STUBBORN_MOST_MS = 30000,
 	KILL_EVERY_MS = 1000,  /* the space of the last one must have time to come back */
 	GROWTH_SHARE = 8,      /* an eighth of the old sum goes with each look */
@@ -79,12 +80,14 @@ static void log_entry(enum log_level level, struct disk_entry *e, const char *wh
 
 static void set_frozen(struct disk_entry *e, bool on)
 {
-	if (e->frozen == on)
+	if (e->frozen == on && !e->unsure)
 		return;
 	int r = box_freeze(e->box, on);
 	log_entry(LOG_WARN, e, on ? "freeze" : "thaw", r);
-	if (r == 0)
-		e->frozen = on;
+	if (r < 0)
+		return;
+	e->frozen = on;
+	e->unsure = false;
 }
 
 /* more: bytes beyond what it used at the last look; what it took since then is in them. */
@@ -98,7 +101,7 @@ static void set_brake(struct disk_entry *e, uint64_t more)
 		e->braked = more != BOX_NO_BRAKE;
 }
 
-int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted)
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, void *owner, bool adopted)
 {
 	if (d->n == d->cap) {
 		size_t cap = d->cap ? d->cap * 2 : 64;
@@ -109,14 +112,16 @@ int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b
 		d->cap = cap;
 	}
 	/* An adopted box may still be braked and frozen by the node before; the next look decides whether that still holds. */
-	*e = (struct disk_entry){.box = b, .at = d->n + 1, .braked = adopted, .frozen = adopted};
+	*e = (struct disk_entry){.box = b, .owner = owner, .at = d->n + 1, .braked = adopted, .unsure = adopted};
 	d->entries[d->n++] = e;
 	return 0;
 }
 
-void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to)
+void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to, void *owner)
 {
 	*to = *from;
+	to->owner = owner;
+	to->told = false;
 	if (from->at)
 		d->entries[from->at - 1] = to;
 	from->at = 0;
@@ -124,10 +129,16 @@ void disk_account_move(struct disk_account *d, struct disk_entry *from, struct d
 
 void disk_account_remove(struct disk_account *d, struct disk_entry *e)
 {
+	/* A frozen process gets its SIGKILL only when it is thawed (cgroup v1). */
+	if (e->at && (e->frozen || e->unsure))
+		set_frozen(e, false);
+	disk_account_leave(d, e);
+}
+
+void disk_account_leave(struct disk_account *d, struct disk_entry *e)
+{
 	if (!e->at)
 		return;
-	/* A frozen process gets its SIGKILL only when it is thawed (cgroup v1). */
-	set_frozen(e, false);
 	struct disk_entry *last = d->entries[--d->n];
 	d->entries[e->at - 1] = last;
 	last->at = e->at;
@@ -176,7 +187,7 @@ static void look_at(struct disk_entry *e, uint64_t all_dirty)
 		return;
 	}
 	e->space = now;
-	e->exposure = guaranteed(e) ? 0 : MAX(now.pending, dirty_of(e, all_dirty));
+	e->exposure = guaranteed(e) || now.foreign ? 0 : MAX(now.pending, dirty_of(e, all_dirty));
 	uint64_t taken = now.backed + (guaranteed(e) ? 0 : now.pending), more = e->seen && taken > e->taken ? taken - e->taken : 0;
 	e->growth = e->growth - e->growth / GROWTH_SHARE + more;
 	e->quota -= MIN(e->quota, more);
@@ -205,7 +216,7 @@ static enum disk_zone zone_of(enum disk_zone before, uint64_t free_bytes, int64_
 	return free_bytes < full ? DISK_FULL : left < red ? DISK_RED : left < reserve ? DISK_TIGHT : DISK_CALM;
 }
 
-/* Holds blocks of deleted data on the host, more than that. */
+/* Holds blocks of deleted data on the host, more than that, as far as it is known. */
 static bool is_stale(const struct disk_entry *e, uint64_t bytes)
 {
 	return e->space.backed > e->space.used && e->space.backed - e->space.used > bytes && !guaranteed(e);
@@ -213,10 +224,17 @@ static bool is_stale(const struct disk_entry *e, uint64_t bytes)
 
 static void give_back(struct disk_account *d, struct disk_entry *e, uint64_t stale, int64_t now)
 {
-	if (is_stale(e, stale) && now - e->trimmed > TRIM_EVERY_MS * NS_PER_MS) {
-		e->trimmed = now;
-		box_trim(e->box);
+	bool foreign = e->space.foreign;
+	/* A frozen one cannot; it is asked when it goes on. */
+	if (foreign ? e->space.backed > stale && !e->frozen && !guaranteed(e) : is_stale(e, stale)) {
+		if (now - e->trimmed > (foreign ? TRIM_FOREIGN_MS : TRIM_EVERY_MS) * NS_PER_MS) {
+			e->trimmed = now;
+			box_trim(e->box);
+		}
 	}
+	/* To ask another kernel to write back would only have it take more. */
+	if (foreign)
+		return;
 	/* Metadata in memory is not counted in `pending`: near the end everybody is written back. */
 	if (e->exposure > sync_above || d->zone == DISK_FULL || (d->zone == DISK_RED && (e->exposure || grows(e))))
 		box_sync(e->box);
@@ -302,6 +320,14 @@ static uint64_t share_of(const struct disk_account *d, const struct disk_entry *
 	return MIN(quota, most > e->exposure ? most - e->exposure : 0);
 }
 
+/* Not for the moments in which it waits for what is pending. */
+static void tell(struct disk_account *d, struct disk_entry *e, bool waits)
+{
+	if (e->told != waits)
+		d->ops->waits(e, waits, d->arg);
+	e->told = waits;
+}
+
 static void act(struct disk_account *d, uint64_t free_bytes, int64_t sure, const struct disk_marks *m, int64_t now)
 {
 	int64_t weighted = weigh(d, free_bytes);
@@ -315,7 +341,9 @@ static void act(struct disk_account *d, uint64_t free_bytes, int64_t sure, const
 		uint64_t share = share_of(d, e, sure, free_bytes, m);
 		e->closed = share == 0 && d->zone >= DISK_RED;
 		set_brake(e, share);
-		set_frozen(e, e->stubborn || must_wait(e, crowded) || (d->zone == DISK_FULL && !guaranteed(e)));
+		bool lasts = e->stubborn || (d->zone == DISK_FULL && !guaranteed(e));
+		set_frozen(e, lasts || must_wait(e, crowded));
+		tell(d, e, e->frozen && (lasts || e->told));
 		if (crowded || d->zone != DISK_CALM)
 			give_back(d, e, d->zone >= DISK_RED ? sync_above : stale_above, now);
 	}

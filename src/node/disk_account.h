@@ -34,6 +34,7 @@ enum disk_zone { DISK_CALM, DISK_TIGHT, DISK_RED, DISK_FULL };
 /* Part of the object that owns the box. */
 struct disk_entry {
 	struct box *box;
+	void *owner;             /* who is told that it waits; NULL: nobody */
 	struct box_space space;  /* of the last look */
 	uint64_t exposure;       /* bytes that may still come to the host */
 	uint64_t taken;          /* held on the host and certain to come: space.backed + pending of the last look */
@@ -45,6 +46,8 @@ struct disk_entry {
 	int64_t trimmed;         /* boottime of the last trim */
 	size_t at;               /* position + 1 in the account */
 	bool seen, braked, closed, frozen, stubborn;
+	bool told;               /* that it waits */
+	bool unsure;             /* whether it is frozen: as the node before has left it */
 };
 
 struct disk_marks {
@@ -57,6 +60,8 @@ struct disk_marks disk_marks(const struct options *o, uint64_t total);
 struct disk_account_ops {
 	/* The account's last resort: end this sandbox with `disk_full`. */
 	void (*kill)(struct disk_entry *e, const char *detail, void *arg);
+	/* It is frozen until there is room again, or goes on. */
+	void (*waits)(struct disk_entry *e, bool on, void *arg);
 	/* Holds or releases the ballast file of that size (0 = release). The account goes on without waiting. */
 	void (*ballast)(uint64_t bytes, void *arg);
 };
@@ -67,11 +72,13 @@ struct disk_account *disk_account_new(const struct options *o, const struct host
 void disk_account_free(struct disk_account *d);
 
 /* A running box is watched from the next look on, which also undoes what a node before has braked and frozen (`adopted`). 0 or -ENOMEM. */
-int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, bool adopted);
+int disk_account_add(struct disk_account *d, struct disk_entry *e, struct box *b, void *owner, bool adopted);
 /* The box is another object's now: all that is known of it goes along. `from` is not there any more. */
-void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to);
-/* Takes an entry that is not there, too. */
+void disk_account_move(struct disk_account *d, struct disk_entry *from, struct disk_entry *to, void *owner);
+/* It is thawed. Takes an entry that is not there, too. */
 void disk_account_remove(struct disk_account *d, struct disk_entry *e);
+/* Likewise, and it stays frozen when it is: for who freezes it himself. */
+void disk_account_leave(struct disk_account *d, struct disk_entry *e);
 
 /* Bytes that images hold which are not watched (of paused sandboxes), more (or less, below 0) than before: promises to them are kept already. */
 void disk_account_hold(struct disk_account *d, int64_t bytes);

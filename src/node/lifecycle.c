@@ -478,7 +478,7 @@ void live_create(struct node *n, struct request *r, const struct msg_create *m)
 static void watch_disk(struct live *l, bool adopted)
 {
 	struct node *n = l->node;
-	if (!l->disk.at && disk_account_add(n->disk, &l->disk, l->box, adopted) < 0)
+	if (!l->disk.at && disk_account_add(n->disk, &l->disk, l->box, l, adopted) < 0)
 		abort(); /* unwatched it could fill the host */
 	/* The account sleeps while there is nothing to watch. While it is calm and awake a new one changes nothing: how soon it looks again allows for writers
 	 * as fast as memory, and a look at all for each create would make creates slower the more sandboxes there are. */

@@ -111,6 +111,11 @@ void logs_note(struct live *l, enum sandbox_state before)
 	logs_follow(l);
 }
 
+void logs_note_disk(struct live *l, bool waits)
+{
+	journal_add(&l->log.journal, node_realtime(l->node), waits ? "warn" : "info", waits ? "frozen: the server's disk is nearly full" : "goes on: the server's disk has room again", NULL);
+}
+
 /* --- files --- */
 
 static void file_name(char to[PATH_MAX], const struct node *n, const char *id, bool saved)
@@ -286,8 +291,8 @@ void live_logs(struct node *n, struct request *r, const struct msg_logs *m)
 	sandbox_copy(o->id, sizeof(o->id), m->sandbox);
 	file_name(o->path, n, o->id, false);
 	if (l && l->s.state != SANDBOX_CREATING) {
-		/* What it says waits in the channel perhaps; a first page asks. */
-		if (!m->after && l->box && sandbox_runs(&l->s) && box_log(l->box, l->log.asked, log_read, o) == 0)
+		/* What it says waits in the channel perhaps; a first page asks, unless it is frozen for long. */
+		if (!m->after && l->box && sandbox_runs(&l->s) && !l->disk.told && box_log(l->box, l->log.asked, log_read, o) == 0)
 			return;
 		answer_from(r, &l->log.journal, m->after, m->since);
 		free(o);

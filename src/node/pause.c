@@ -147,6 +147,17 @@ static void flushed(int r, void *arg)
 	records_put(l->node->records, &result, SANDBOX_PAUSED, STORE_FULL, kept_recorded, l);
 }
 
+/* What another kernel has in its memory and not on its disk is counted by nobody before it is written. */
+static bool memory_is_all(const struct live *l)
+{
+	return l->disk.space.foreign && l->s.memory_kept;
+}
+
+static bool has_room(const struct live *l)
+{
+	return !l->disk.space.foreign || l->s.memory_kept || disk_account_zone(l->node->disk) < DISK_FULL;
+}
+
 static void intended(const struct error *err, void *arg)
 {
 	struct live *l = arg;
@@ -159,8 +170,12 @@ static void intended(const struct error *err, void *arg)
 	FAULT(pause_intended);
 	int r = box_freeze(l->box, true);
 	FAULT(pause_frozen);
+	if (r == 0 && !has_room(l)) {
+		undo_errno(l, -ENOSPC, "the server's disk is full, and what its kernel has not written yet needs room");
+		return;
+	}
 	if (r == 0)
-		r = box_flush(l->box, flushed, l);
+		r = box_flush(l->box, disk_account_zone(l->node->disk) == DISK_CALM || !memory_is_all(l), flushed, l);
 	if (r < 0)
 		undo_errno(l, r, "freezing");
 }
@@ -170,7 +185,7 @@ void live_begin_pause(struct live *l, bool memory)
 	struct node *n = l->node;
 	sandbox_set_state(&l->s, SANDBOX_PAUSING);
 	deadlines_remove(&n->deadlines, &l->deadline);
-	disk_account_remove(n->disk, &l->disk);
+	disk_account_leave(n->disk, &l->disk); /* frozen already, it gets no moment in which it takes more of a full disk */
 	l->s.memory_kept = memory;
 	l->s.image[0] = 0;
 	l->paused_at = 0;

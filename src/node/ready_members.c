@@ -156,7 +156,7 @@ static void on_started(struct box *b, const struct box_handle *h, const struct e
 	if (m->state != MEMBER_STARTING)
 		return;
 	m->handle = *h;
-	if (disk_account_add(n->disk, &m->disk, m->box, false) < 0)
+	if (disk_account_add(n->disk, &m->disk, m->box, NULL, false) < 0)
 		abort(); /* unwatched it could fill the host */
 	if (!n->disk_awake || disk_account_zone(n->disk) != DISK_CALM)
 		loop_timer_in(n->disk_timer, 0);
@@ -270,7 +270,7 @@ static void assigned(const struct error *err, void *arg)
 		return;
 	}
 	FAULT(claim_assigned);
-	disk_account_move(n->disk, &m->disk, &l->disk);
+	disk_account_move(n->disk, &m->disk, &l->disk, l);
 	struct box *b = steal_pointer(&m->box);
 	struct box_handle handle = m->handle;
 	box_hand_over(b, &live_box_ops, l);

@@ -136,7 +136,10 @@ static void node_open(struct node *n, struct request *r, const struct msg_open *
 		if (e == 0)
 			return;
 		free(o);
-		error_set(&err, e, 503, "port %llu: too many connections are being made", (unsigned long long)m->port);
+		if (e == -ENOTCONN) /* as of a port that is closed for a moment: the ingress asks again */
+			error_set(&err, -ECONNREFUSED, 502, "port %llu: the microVM's monitor cannot be reached for the moment", (unsigned long long)m->port);
+		else
+			error_set(&err, e, 503, "port %llu: too many connections are being made", (unsigned long long)m->port);
 	} else if (!err.code) {
 		error_errno(&err, -ENOMEM, "open");
 	}
@@ -437,7 +440,16 @@ static void kill_for_disk(struct disk_entry *e, const char *detail, void *arg)
 		live_end(container_of(e, struct live, disk), "disk_full", detail);
 }
 
-static const struct disk_account_ops disk_ops = {kill_for_disk, node_ballast};
+static void waits_for_disk(struct disk_entry *e, bool on, void *arg)
+{
+	struct live *l = e->owner;
+	if (!l)
+		return;
+	live_log(on ? LOG_WARN : LOG_INFO, l, on ? "frozen: the server's disk is nearly full" : "goes on: the server's disk has room again");
+	logs_note_disk(l, on);
+}
+
+static const struct disk_account_ops disk_ops = {kill_for_disk, waits_for_disk, node_ballast};
 
 static int make_timers(struct node *n, struct error *err)
 {

@@ -420,6 +420,8 @@ int logs_init(struct node *n, struct error *err);
 void logs_done(struct node *n);
 /* It became what it is, from `before`. */
 void logs_note(struct live *l, enum sandbox_state before);
+/* It waits for room on the server's disk, or goes on. */
+void logs_note_disk(struct live *l, bool waits);
 /* Asks its init for the next entry, unless that is done already or too much came lately; logs_tick(): at every sample, more may come again. */
 void logs_follow(struct live *l);
 void logs_tick(struct live *l);

@@ -71,6 +71,8 @@ struct box_space {
 	uint64_t used;    /* promised to files inside, pending ones too */
 	uint64_t pending; /* accepted by write(2), no block chosen yet: comes to the host at the next write-back */
 	uint64_t backed;  /* held on the host by the image */
+	bool foreign;     /* of another kernel: what is in use inside is not known (`used` is what is held), nothing is pending, since what it has written has its room on the
+			     host at once, and no brake holds */
 };
 #define BOX_NO_BRAKE UINT64_MAX
 
@@ -140,8 +142,9 @@ void box_kill(struct box *b);
 /* Freezes or thaws all processes of the work cgroup (disk pressure; pause later). Blocking time under 1 ms. 0 or -errno. */
 int box_freeze(struct box *b, bool on);
 /* For one that is frozen: waits until its processes stand still (one that cannot, in the kernel, is waited for a second), then writes all of its disk to the image and the image to
- * its device. done(0 or -errno) follows, unless the box is gone before. 0, -EBUSY when it does not run or is being flushed, or -errno. */
-int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg);
+ * its device. Without `room` on the host a microVM keeps in its memory what is not in the image yet. done(0 or -errno) follows, unless the box is gone before. 0, -EBUSY when it does not
+ * run or is being flushed, or -errno. */
+int box_flush(struct box *b, bool room, void (*done)(int r, void *arg), void *arg);
 /* Ends every process, unmounts the disk and moves its image to `image` ("saved/NAME", or "images/NAME.img": a layer; relative to state_dir), complete, checked where it has to be, and durable. Also for a box that died, and in
  * started() of an adoption that found it dead; when it stands there already (an earlier node was ended meanwhile), that is it. done() follows, err NULL when it is there,
  * then released(); box_kill() changes nothing about that. 0, -EBUSY when it is being killed, or -errno. */
@@ -181,7 +184,7 @@ void backend_drop_image(struct backend *b, const char *path);
 /* The root directories of layers at these paths, ids as they are on them, for reading: n descriptors into `fds`, the asker's; each keeps its layer mounted. On a worker: done() follows,
  * with err when there is none of them. fds stays until then. 0, or -errno. */
 int backend_open_layers(struct backend *b, const char *const *paths, size_t n, int *fds, void (*done)(const struct error *err, void *arg), void *arg);
-/* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. */
+/* A connected non-blocking socket to the port inside; see network/slot.h opener_connect() for results. -ENOTCONN: of a microVM whose monitor cannot be reached just now. */
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* What happened inside (guest/logs.h): a page of the log, as init tells it, not to be trusted; m NULL: the box ended first, or could not. The views live during the call. */
 typedef void box_log_fn(const struct msg_log_page *m, void *arg);

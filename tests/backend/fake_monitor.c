@@ -30,7 +30,7 @@ struct peer {
 static struct vmm_args args;
 static struct peer peers[PEERS_MAX];
 static size_t n_peers;
-static bool parked, claimed;
+static bool parked, claimed, dropped;
 static int64_t dies_at; /* 0 = not */
 static char storage[MSG_MAX];
 
@@ -164,6 +164,8 @@ static void on_claim(struct peer *p, uint64_t request)
 			dies_at = clock_monotonic() + DIE_MS * NS_PER_MS;
 	if (has("noise"))
 		put_noise(p->fd);
+	if (has("dropadm"))
+		drop_all(ADMIN);
 	if (has("closectl"))
 		drop(p);
 }
@@ -236,8 +238,9 @@ static void on_admin(struct peer *p)
 	put(p->fd, MSG_ID_ok, &(struct msg_ok){0}, h.request);
 	if (has("admnoise"))
 		put_noise(p->fd);
-	if (has("closeadm"))
+	if (has("closeadm") || (has("onceadm") && !dropped))
 		drop(p);
+	dropped = true;
 }
 
 static void answer_port(struct peer *p, unsigned char code)
@@ -298,7 +301,11 @@ static void on_ready(struct peer *p)
 {
 	switch (p->kind) {
 	case ADMIN_LISTENER:
+		if (claimed) /* before, its last words are looked at */
+			say("admin");
 		add(accept4(p->fd, NULL, NULL, SOCK_CLOEXEC), ADMIN);
+		if (claimed && has("dropadm"))
+			drop(&peers[n_peers - 1]);
 		break;
 	case CONTROL_LISTENER:
 		/* As inside: what was connected before is not heard of any more. */
@@ -384,6 +391,9 @@ int main(int argc, char **argv)
 		fprintf(stderr, "no KVM\n");
 		die(13);
 	}
+	if (has("lingers") && fork() == 0)
+		for (;;)
+			pause();
 	add(args.admin, ADMIN_LISTENER);
 	add(args.machine.control, CONTROL_LISTENER);
 	for (int64_t end = clock_monotonic() + LIFE_SECONDS * NS_PER_S; clock_monotonic() < end;)

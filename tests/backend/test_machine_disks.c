@@ -98,8 +98,8 @@ static void flush(struct machine_world *m, struct patient *p)
 {
 	struct outcome o = {0};
 	assert_int_equal(box_freeze(p->box, true), 0);
-	assert_int_equal(box_flush(p->box, on_flushed, &o), 0);
-	assert_int_equal(box_flush(p->box, on_flushed, &o), -EBUSY);
+	assert_int_equal(box_flush(p->box, true, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p->box, true, on_flushed, &o), -EBUSY);
 	wait_for(&m->w, &o.done, "the flush");
 	assert_int_equal(o.result, 0);
 	assert_int_equal(o.times, 1);
@@ -134,6 +134,28 @@ static void a_frozen_one_is_written_out(void **state)
 	machine_world_end(&m);
 }
 
+/* Where the host has no room, what is dirty inside stays there. */
+static void without_room_it_is_not_asked_to_write(void **state)
+{
+	struct machine_world m;
+	struct patient p;
+	struct outcome o = {0};
+	machine_world_begin(&m);
+	machine_run(&m, &p, "m-room");
+	int console = machine_console(&p);
+	assert_int_equal(box_freeze(p.box, true), 0);
+	assert_int_equal(box_flush(p.box, false, on_flushed, &o), 0);
+	wait_for(&m.w, &o.done, "the flush");
+	assert_int_equal(o.result, 0);
+	assert_true(is_frozen(&p));
+	assert_int_equal(box_freeze(p.box, false), 0);
+	wait_said(&m, console, "moves", 1);
+	assert_int_equal(said(console, "sync"), 0);
+	close(console);
+	patient_kill(&m.w, &p);
+	machine_world_end(&m);
+}
+
 static void the_end_of_one_that_is_written_out(void **state)
 {
 	struct machine_world m;
@@ -143,7 +165,7 @@ static void the_end_of_one_that_is_written_out(void **state)
 	/* It dies of it. */
 	machine_run(&m, &p, "m-sync12");
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &o), 0);
 	wait_for(&m.w, &p.died, "its death");
 	patient_kill(&m.w, &p);
 	assert_true(o.times <= 1);
@@ -151,7 +173,7 @@ static void the_end_of_one_that_is_written_out(void **state)
 	machine_run(&m, &p, "m-syncmute");
 	o = (struct outcome){0};
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &o), 0);
 	turn(&m.w, 50);
 	int64_t start = now_ms();
 	patient_kill(&m.w, &p);
@@ -162,7 +184,7 @@ static void the_end_of_one_that_is_written_out(void **state)
 	machine_run(&m, &p, "m-late");
 	o = (struct outcome){0};
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &o), 0);
 	assert_int_equal(box_freeze(p.box, false), 0);
 	wait_for(&m.w, &o.done, "the flush");
 	assert_false(is_frozen(&p));
@@ -170,7 +192,7 @@ static void the_end_of_one_that_is_written_out(void **state)
 	/* The backend ends meanwhile: it is found again. */
 	machine_run(&m, &p, "m-syncmute");
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &o), 0);
 	turn(&m.w, 50);
 	world_stop(&m.w);
 	world_start(&m.w);
@@ -287,7 +309,7 @@ static void killed_while_its_disk_is_to_be_kept(void **state)
 	struct outcome f = {0};
 	o = (struct outcome){0};
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &f), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &f), 0);
 	assert_int_equal(box_save(p.box, IMAGE, on_saved, &o), 0);
 	turn(&m.w, 50);
 	kill((pid_t)monitor_pid(&p), SIGKILL);
@@ -475,6 +497,7 @@ int main(void)
 		return 77;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_frozen_one_is_written_out),
+		cmocka_unit_test(without_room_it_is_not_asked_to_write),
 		cmocka_unit_test(the_end_of_one_that_is_written_out),
 		cmocka_unit_test(a_disk_is_kept),
 		cmocka_unit_test(the_disk_of_a_dead_one_is_kept),

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "config/instance.h"
 #include "vmm/layout.h"
 
@@ -10,7 +11,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -421,6 +424,124 @@ static void expect_echo(struct machine_world *m, struct patient *p)
 	close(fd);
 }
 
+/* What is logged from here on, for as long as it is open. */
+static int begin_log(void)
+{
+	int fd = memfd_create("log", MFD_CLOEXEC);
+	assert_true(fd >= 0);
+	log_setup("test", fd, LOG_WARN);
+	return fd;
+}
+
+static int logged(int fd, const char *text)
+{
+	cleanup_buf struct buf all = BUF_INIT;
+	int times = 0;
+	buf_add(&all, "", 0);
+	lseek(fd, 0, SEEK_SET);
+	for (char bytes[4096];;) {
+		ssize_t n = read(fd, bytes, sizeof(bytes));
+		if (n <= 0)
+			break;
+		buf_add(&all, bytes, (size_t)n);
+	}
+	for (const char *at = buf_cstr(&all); (at = strstr(at, text)); at++)
+		times++;
+	return times;
+}
+
+static void end_log(int fd)
+{
+	log_setup("test", 2, LOG_WARN);
+	close(fd);
+}
+
+/* Its ports are not closed until node starts again. */
+static void a_broken_connection_to_a_monitor_is_made_anew(void **state)
+{
+	struct machine_world m;
+	struct patient p;
+	struct opened o[3] = {0};
+	machine_world_begin(&m);
+	machine_run(&m, &p, "m-onceadm");
+	int console = machine_console(&p), log = begin_log();
+	size_t before = open_descriptors();
+	int64_t start = now_ms();
+	for (size_t i = 0; i < ARRAY_SIZE(o); i++)
+		assert_int_equal(box_open(p.box, 8080, on_open, &o[i]), 0);
+	/* The first was taken over; what lay unread in the connection is lost with it, and told at once. */
+	for (size_t i = 0; i < ARRAY_SIZE(o); i++)
+		wait_for(&m.w, &o[i].done, "the end of a connection");
+	assert_true(o[0].result >= 0);
+	close(o[0].result);
+	assert_int_equal(o[1].result, -ECONNREFUSED);
+	assert_int_equal(o[2].result, -ECONNREFUSED);
+	assert_true(now_ms() - start < BUT_NOT_LONG);
+	wait_said(&m, console, "admin", 1);
+	assert_true(now_ms() - start < BUT_NOT_LONG);
+	for (int i = 0; i < 3; i++)
+		expect_echo(&m, &p);
+	assert_int_equal(open_descriptors(), before);
+	assert_int_equal(said(console, "admin"), 1);
+	assert_int_equal(logged(log, "m-onceadm"), 1);
+	assert_int_equal(logged(log, "made anew"), 1);
+	/* An end is no break of that. */
+	kill((pid_t)monitor_pid(&p), SIGKILL);
+	wait_for(&m.w, &p.died, "its end");
+	turn(&m.w, 300);
+	assert_int_equal(logged(log, "connection to its monitor"), 1);
+	end_log(log);
+	close(console);
+	patient_kill(&m.w, &p);
+	machine_world_end(&m);
+}
+
+static void one_that_breaks_it_each_time_makes_nobody_busy(void **state)
+{
+	/* After 50 ms, then twice as long each time: 5 within 3 s. */
+	enum { WATCHED_MS = 3000, LEAST = 3, MOST = 8 };
+	struct machine_world m;
+	struct patient p, deaf, good;
+	struct opened o = {0};
+	machine_world_begin(&m);
+	machine_run(&m, &good, "m-good");
+	int log = begin_log();
+	machine_run(&m, &p, "m-dropadm");
+	machine_run(&m, &deaf, "m-dropadm-closelisteners");
+	int console = machine_console(&p);
+	size_t before = open_descriptors();
+	turn(&m.w, WATCHED_MS);
+	assert_in_range(said(console, "admin"), LEAST, MOST);
+	assert_true(open_descriptors() <= before);
+	assert_int_equal(box_open(p.box, 8080, on_open, &o), -ENOTCONN);
+	assert_int_equal(box_open(deaf.box, 8080, on_open, &o), -ENOTCONN);
+	expect_echo(&m, &good);
+	assert_int_equal(logged(log, "\"m-dropadm\""), 1);
+	assert_int_equal(logged(log, "\"m-dropadm-closelisteners\""), 1);
+	assert_int_equal(logged(log, "cannot be made anew"), 1);
+	end_log(log);
+	/* It can be asked for all else, kept, and ended. */
+	assert_int_equal(box_freeze(p.box, true), 0);
+	assert_int_equal(box_freeze(p.box, false), 0);
+	struct box_handle h = p.handle, g = good.handle;
+	int64_t start = now_ms();
+	patient_kill(&m.w, &deaf);
+	assert_true(now_ms() - start < BUT_NOT_LONG);
+	restart(&m);
+	adopt(&m, &p, "m-dropadm", h.text);
+	adopt(&m, &good, "m-good", g.text);
+	assert_false(p.failed || good.failed);
+	world_ready(&m.w);
+	turn(&m.w, 300);
+	expect_echo(&m, &good);
+	start = now_ms();
+	patient_kill(&m.w, &p);
+	assert_true(now_ms() - start < BUT_NOT_LONG);
+	patient_kill(&m.w, &good);
+	close(console);
+	machine_world_end(&m);
+}
+
 static void a_machine_is_adopted(void **state)
 {
 	struct machine_world m;
@@ -593,6 +714,58 @@ static void a_boot_does_not_outlive_the_backend(void **state)
 	machine_world_end(&m);
 }
 
+/* A process of its beside the first. */
+static pid_t child_of(struct patient *p)
+{
+	char path[64];
+	cleanup_buf struct buf text = BUF_INIT;
+	snprintf(path, sizeof(path), "task/%lu/children", monitor_pid(p));
+	read_proc(monitor_pid(p), path, &text);
+	pid_t pid = (pid_t)strtol(buf_cstr(&text), NULL, 10);
+	assert_true(pid > 0);
+	return pid;
+}
+
+/* Killed, and not gone: here because somebody traces what the kernel has to wait for. More of them than there are who end sandboxes. */
+static void those_that_do_not_die_keep_nobody_from_ending(void **state)
+{
+	enum { LINGER = 5 };
+	struct machine_world m;
+	struct patient slow[LINGER], good[3];
+	pid_t traced[LINGER];
+	machine_world_begin(&m);
+	int log = begin_log();
+	for (size_t i = 0; i < LINGER; i++) {
+		machine_run(&m, &slow[i], "m-lingers");
+		traced[i] = child_of(&slow[i]);
+		if (ptrace(PTRACE_SEIZE, traced[i], NULL, NULL) < 0)
+			fail_msg("ptrace: %s", strerror(errno));
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+		machine_run(&m, &good[i], "m-good");
+	for (size_t i = 0; i < LINGER; i++)
+		box_kill(slow[i].box);
+	/* Also while they are tried again. */
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+		turn(&m.w, 3000);
+		int64_t start = now_ms();
+		patient_kill(&m.w, &good[i]);
+		assert_true(now_ms() - start < BUT_NOT_LONG);
+	}
+	for (size_t i = 0; i < LINGER; i++)
+		assert_false(slow[i].released);
+	assert_in_range(logged(log, "do not die"), LINGER, 2 * LINGER);
+	for (size_t i = 0; i < LINGER; i++) {
+		int64_t start = now_ms();
+		while (waitpid(traced[i], NULL, __WALL) < 0 && errno == EINTR)
+			;
+		wait_for(&m.w, &slow[i].released, "the end of one that lingered");
+		assert_true(now_ms() - start < BUT_NOT_LONG);
+	}
+	end_log(log);
+	machine_world_end(&m);
+}
+
 /* --- what else is asked of it --- */
 
 static void on_network(const struct error *err, void *arg)
@@ -637,7 +810,7 @@ static void what_is_asked_of_one_that_runs(void **state)
 	assert_int_equal(o.result, 0);
 	assert_int_equal(box_space(p.box, &space), 0);
 	assert_int_equal(space.total, 256 << 20);
-	assert_true(space.backed > 0 && space.used == space.backed);
+	assert_true(space.backed > 0 && space.used == space.backed && space.foreign && space.pending == 0);
 	assert_int_equal(box_brake(p.box, 1), 0);
 	o = (struct opened){0};
 	assert_int_equal(box_log(p.box, 0, on_log, &o), 0);
@@ -735,11 +908,14 @@ int main(void)
 		cmocka_unit_test(ports_are_opened),
 		cmocka_unit_test(many_ports_at_once_and_its_end_meanwhile),
 		cmocka_unit_test(a_deaf_monitor_costs_few_descriptors),
+		cmocka_unit_test(a_broken_connection_to_a_monitor_is_made_anew),
+		cmocka_unit_test(one_that_breaks_it_each_time_makes_nobody_busy),
 		cmocka_unit_test(a_machine_is_adopted),
 		cmocka_unit_test(a_frozen_machine_is_adopted_again_and_again),
 		cmocka_unit_test(what_cannot_be_adopted_is_told),
 		cmocka_unit_test(what_a_killed_node_left_is_found_or_swept),
 		cmocka_unit_test(a_boot_does_not_outlive_the_backend),
+		cmocka_unit_test(those_that_do_not_die_keep_nobody_from_ending),
 		cmocka_unit_test(what_is_asked_of_one_that_runs),
 		cmocka_unit_test(assignments_that_fail),
 		cmocka_unit_test(hostile_monitors_are_borne),

@@ -61,8 +61,8 @@ static void freeze_and_flush(struct world *w, struct patient *p)
 {
 	struct outcome o = {0};
 	assert_int_equal(box_freeze(p->box, true), 0);
-	assert_int_equal(box_flush(p->box, on_flushed, &o), 0);
-	assert_int_equal(box_flush(p->box, on_flushed, &o), -EBUSY);
+	assert_int_equal(box_flush(p->box, true, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p->box, true, on_flushed, &o), -EBUSY);
 	wait_for(w, &o.done, "the flush");
 	assert_int_equal(o.result, 0);
 }
@@ -161,7 +161,7 @@ static void a_frozen_sandbox_is_on_its_image_and_goes_on(void **state)
 	static struct outcome o;
 	o = (struct outcome){0};
 	assert_int_equal(box_freeze(p.box, true), 0);
-	assert_int_equal(box_flush(p.box, on_flushed, &o), 0);
+	assert_int_equal(box_flush(p.box, true, on_flushed, &o), 0);
 	patient_kill(&w, &p);
 	world_stop(&w);
 	world_done(&w);

@@ -19,6 +19,8 @@ import subprocess
 import tempfile
 import time
 
+import backend
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CUBICLE_BUILD", ROOT / "build"))
 CUBICLE = BUILD / "src/cli/cubicle"
@@ -86,12 +88,6 @@ def open_directory(path):
         os.close(fd)
 
 
-def backend():
-    """Every end-to-end test runs on either backend: CUBICLE_BACKEND=microvm, with CUBICLE_GUEST_KERNEL where the machine has no kernel for guests installed."""
-    options = {"isolation": os.environ.get("CUBICLE_BACKEND"), "guest.kernel": os.environ.get("CUBICLE_GUEST_KERNEL")}
-    return {name: value for name, value in options.items() if value}
-
-
 PROCESSES = {"node", "front", "egress", "tools"}
 
 
@@ -151,7 +147,7 @@ class Server:
             "pool.min": 4,
             "ready.max": 0,
             "log.level": "info",
-            **backend(),
+            **backend.options(),
             **self.options,
         }
         env = clean_env(self.extra_env)

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 from e2b import CommandExitException, Sandbox
 
+from backend import of_namespaces
 from server import PROCESSES, wait_for
 
 PRELUDE = textwrap.dedent("""
@@ -42,6 +43,7 @@ def probe(box, code, user="root", timeout=60):
     return json.loads(r.stdout.strip().splitlines()[-1])
 
 
+@of_namespaces
 def test_mounting_and_unmounting_are_refused(box):
     r = probe(box, """
         say(mount=attempt(lambda: libc.mount and syscall(165, b"none", b"/mnt", b"tmpfs", 0, None)),
@@ -55,6 +57,7 @@ def test_mounting_and_unmounting_are_refused(box):
     assert set(r.values()) <= {"EPERM", "ENOSYS"}, r
 
 
+@of_namespaces
 def test_new_namespaces_are_refused(box):
     r = probe(box, """
         flags = dict(user=0x10000000, pid=0x20000000, net=0x40000000, mnt=0x20000, uts=0x4000000, ipc=0x8000000, cgroup=0x2000000, time=0x80)
@@ -68,6 +71,7 @@ def test_new_namespaces_are_refused(box):
     assert set(r.values()) == {"EPERM"}, r
 
 
+@of_namespaces
 def test_dangerous_system_calls_are_refused_and_ordinary_ones_work(box):
     r = probe(box, """
         say(bpf=syscall(321, 0, None, 0), perf=syscall(298, None, 0, -1, -1, 0), userfaultfd=syscall(323, 0), io_uring=syscall(425, 1, None),
@@ -81,6 +85,7 @@ def test_dangerous_system_calls_are_refused_and_ordinary_ones_work(box):
     assert set(control.values()) == {True}
 
 
+@of_namespaces
 def test_socket_families(box):
     r = probe(box, """
         fam = dict(packet=(17, 3), vsock=(40, 1), alg=(38, 5), netfilter=(16, 3, 12), raw=(2, 3, 1), bluetooth=(31, 3), xdp=(44, 3))
@@ -90,6 +95,7 @@ def test_socket_families(box):
     assert probe(box, "say(tcp=attempt(lambda: socket.socket() and 0), route=attempt(lambda: socket.socket(16, 3, 0) and 0))") == {"tcp": 0, "route": 0}
 
 
+@of_namespaces
 def test_the_bounding_set_lacks_what_undoes_a_policy(box):
     caps = int(box.commands.run("grep CapBnd /proc/self/status", user="root").stdout.split()[1], 16)
     forbidden = {"NET_ADMIN": 12, "SYS_MODULE": 16, "SYS_RAWIO": 17, "SYS_ADMIN": 21, "SYS_BOOT": 22, "SYS_TIME": 25, "PERFMON": 38, "BPF": 39}
@@ -98,6 +104,7 @@ def test_the_bounding_set_lacks_what_undoes_a_policy(box):
     assert {n for n, bit in needed.items() if not caps >> bit & 1} == set()
 
 
+@of_namespaces
 def test_187_masks_of_proc_and_sys(box):
     r = probe(box, """
         def content(p):
@@ -129,6 +136,7 @@ def test_host_mounts_are_not_visible(server, box):
             assert where not in mounts, line
 
 
+@of_namespaces
 def test_pid_1_cannot_be_touched(box):
     r = probe(box, """
         say(mem=attempt(lambda: os.open("/proc/1/mem", os.O_RDWR)), fd=attempt(os.listdir, "/proc/1/fd"), exe=attempt(os.readlink, "/proc/1/exe"),
@@ -170,6 +178,7 @@ def test_killing_pid_1_from_inside_does_nothing(box):
     assert box.commands.run("echo alive").stdout == "alive\n"
 
 
+@of_namespaces
 def test_devices(box):
     r = probe(box, """
         say(mknod_mem=attempt(os.mknod, "/tmp/mem", 0o20600, os.makedev(1, 1)), mknod_disk=attempt(os.mknod, "/tmp/vda", 0o60600, os.makedev(254, 0)),
@@ -210,6 +219,7 @@ def test_host_neighbours_and_private_ranges_are_unreachable(server, box):
     other.kill()
 
 
+@of_namespaces
 def test_links_and_addresses_cannot_be_changed(box):
     with pytest.raises(CommandExitException):
         box.commands.run("ip link add dummy0 type veth", user="root")

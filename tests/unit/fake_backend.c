@@ -506,13 +506,14 @@ static void flush_later(void *arg)
 	free(f);
 }
 
-int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
+int box_flush(struct box *b, bool room, void (*done)(int r, void *arg), void *arg)
 {
 	crash_at(CRASH_IN_FLUSH);
 	if (b->flushed || !b->m)
 		return -EBUSY;
 	b->flushed = done;
 	b->flushed_arg = arg;
+	b->m->flush_room = room;
 	if (fake->flush != FAKE_MANUAL) {
 		struct flushing *f = malloc(sizeof(*f));
 		*f = (struct flushing){b->backend, b};
@@ -694,6 +695,8 @@ static void finish_open(void *arg)
 
 int box_open(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
 {
+	if (fake->open_refused)
+		return fake->open_refused;
 	struct opening *o = malloc(sizeof(*o));
 	*o = (struct opening){done, arg};
 	return loop_post(b->backend->loop, finish_open, o);

@@ -47,6 +47,7 @@ struct fake_box {
 	char from[64];    /* the saved disk it was started from */
 	uint64_t brake;
 	unsigned syncs, trims;
+	bool flush_room;  /* what the last flush was told */
 	struct box_space space;
 	struct box_stats stats;
 	char log[512]; /* what its init says to each question */
@@ -64,6 +65,7 @@ struct fake {
 	bool machines;   /* there are microVMs */
 	bool network_fails, network_waits; /* box_network: done() brings an error; comes with fake_step_networks() */
 	bool silent;     /* adoption is never answered */
+	int open_refused; /* what box_open returns at once; 0 = it does not */
 	int open_result; /* what box_open gives; 0 = a socket */
 	unsigned assigns;
 	unsigned creates, kills, saves, copies, drops, adopts, readies, readings, drains, live, most_live;

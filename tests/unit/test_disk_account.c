@@ -27,7 +27,8 @@ struct box {
 	uint64_t journal;    /* bytes that its journal has not yet had from the host */
 	bool freezes;        /* false: one long write(2) that the freezer does not interrupt */
 	bool frozen, killed, refused;
-	unsigned trims, syncs;
+	bool waits;          /* as it was told */
+	unsigned trims, syncs, waited;
 };
 
 static struct {
@@ -93,7 +94,7 @@ void box_sync(struct box *b)
 /* What was deleted inside comes back to the host. */
 void box_trim(struct box *b)
 {
-	uint64_t keep = b->space.used - b->space.pending + b->fixed;
+	uint64_t keep = b->space.foreign ? b->fixed : b->space.used - b->space.pending + b->fixed;
 	b->trims++;
 	if (b->space.backed > keep) {
 		sim.free += b->space.backed - keep;
@@ -120,7 +121,15 @@ static void on_ballast(uint64_t bytes, void *arg)
 	sim.ballast = bytes;
 }
 
-static const struct disk_account_ops ops = {on_kill, on_ballast};
+static void on_waits(struct disk_entry *e, bool on, void *arg)
+{
+	struct box *b = e->owner;
+	assert_true(b == container_of(e, struct box, entry) && b->waits != on && b->frozen == on);
+	b->waits = on;
+	b->waited++;
+}
+
+static const struct disk_account_ops ops = {on_kill, on_waits, on_ballast};
 
 static uint64_t take(uint64_t want)
 {
@@ -131,8 +140,23 @@ static uint64_t take(uint64_t want)
 }
 
 /* One millisecond of the world. */
+static void step_foreign(struct box *b)
+{
+	uint64_t want = b->frozen ? 0 : b->rate / 1000, got = take(want);
+	/* What finds no room is an error inside: of what the host has accepted nothing is lost. */
+	b->refused |= got < want;
+	b->space.backed += got;
+	b->space.used = b->space.backed;
+	b->fixed += got;
+	b->flight = b->flight - b->flight / 16 + got;
+}
+
 static void step_box(struct box *b)
 {
+	if (b->space.foreign) {
+		step_foreign(b);
+		return;
+	}
 	uint64_t want = b->frozen && b->freezes ? 0 : b->rate / 1000, most = MIN(b->most, b->space.total), room = most > b->space.used ? most - b->space.used : 0;
 	uint64_t accepted = MIN(want, room);
 	b->refused |= accepted < want;
@@ -192,7 +216,7 @@ static void world(uint64_t total_mib, uint64_t free_mib, size_t n)
 		b->freezes = true;
 		b->most = 0;
 		b->frozen = true;
-		assert_int_equal(disk_account_add(account, &b->entry, b, true), 0);
+		assert_int_equal(disk_account_add(account, &b->entry, b, b, true), 0);
 	}
 }
 
@@ -390,6 +414,65 @@ static void what_stays_frozen_is_ended(void **state)
 	assert_int_equal(disk_account_zone(account), DISK_CALM);
 }
 
+/* A microVM: whatever waits in the host's memory has its room already, and it is not asked to bring more. */
+static void another_kernel_is_frozen_and_goes_on(void **state)
+{
+	world(2000, 1500, 3);
+	sim.boxes[0].space.foreign = true;
+	sim.boxes[0].rate = 50 * MIB;
+	sim.boxes[0].flight = 400 * MIB;
+	run(5000);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+	assert_false(sim.boxes[0].frozen || sim.boxes[0].waits);
+	run(35000);
+	assert_true(sim.boxes[0].frozen && sim.boxes[0].waits);
+	assert_int_equal(sim.boxes[0].waited, 1);
+	assert_false(sim.boxes[0].killed || sim.boxes[0].refused || sim.boxes[1].frozen);
+	assert_true(sim.free > 128 * MIB);
+	assert_int_equal(sim.boxes[0].syncs, 0);
+	/* Room comes back, and so does it; its clients hear of both. */
+	sim.free += 1000 * MIB;
+	run(1000);
+	assert_false(sim.boxes[0].frozen || sim.boxes[0].waits);
+	assert_int_equal(sim.boxes[0].waited, 2);
+	/* One that only waits, because somebody outside took everything, is not ended. */
+	sim.boxes[0].rate = 0;
+	sim.outside = 400 * MIB;
+	run(60000);
+	assert_int_equal(disk_account_zone(account), DISK_FULL);
+	assert_true(sim.boxes[0].frozen && sim.boxes[0].waits && !sim.boxes[0].killed);
+	sim.outside = 0;
+	sim.free = 1500 * MIB;
+	run(1000);
+	assert_false(sim.boxes[0].frozen || sim.boxes[0].waits || sim.boxes[1].waits);
+}
+
+/* Nobody knows what it has deleted: it is asked now and then, while there is little, and while it can answer. */
+static void another_kernel_is_asked_for_what_it_deleted(void **state)
+{
+	world(2000, 1500, 2);
+	struct box *b = &sim.boxes[0];
+	b->space.foreign = true;
+	b->space.used = b->space.backed = 800 * MIB;
+	run(5000);
+	assert_int_equal(b->trims, 0);
+	b->fixed = 800 * MIB; /* it has deleted nothing */
+	sim.free = 400 * MIB;
+	run(31000);
+	assert_int_equal(disk_account_zone(account), DISK_TIGHT);
+	assert_in_range(b->trims, 2, 5);
+	b->fixed = 100 * MIB;
+	run(11000);
+	assert_int_equal(disk_account_zone(account), DISK_CALM);
+	/* Frozen it cannot. */
+	sim.free = 50 * MIB;
+	run(100);
+	assert_true(b->frozen);
+	unsigned before = b->trims;
+	run(30000);
+	assert_int_equal(b->trims, before);
+}
+
 static void what_no_freezer_stops_is_ended(void **state)
 {
 	world(2000, 1500, 3);
@@ -535,6 +618,8 @@ int main(void)
 		T(a_writer_outside_is_outrun_by_what_passes_the_brake),
 		T(what_no_brake_stops_is_frozen),
 		T(what_stays_frozen_is_ended),
+		T(another_kernel_is_frozen_and_goes_on),
+		T(another_kernel_is_asked_for_what_it_deleted),
 		T(what_no_freezer_stops_is_ended),
 		T(on_a_full_host_everybody_waits),
 		T(deleted_data_comes_back_by_trim),

@@ -519,6 +519,12 @@ static void a_port_is_opened_by_descriptor(void **state)
 	fake->open_result = -ETIMEDOUT;
 	expect_error(open_port(id, 80), 502, "80");
 	fake->open_result = 0;
+	fake->open_refused = -EAGAIN;
+	expect_error(open_port(id, 80), 503, "too many connections");
+	fake->open_refused = -ENOTCONN;
+	expect_error(open_port(id, 80), 502, "monitor cannot be reached");
+	assert_int_equal(got.error.code, -ECONNREFUSED);
+	fake->open_refused = 0;
 	fake->kill = FAKE_MANUAL;
 	send_kill(id);
 	settle();

@@ -437,6 +437,55 @@ static void a_deadline_in_the_middle_of_a_transition_does_no_harm(void **state)
 
 /* What fails */
 
+static bool log_says(const char *id, const char *text)
+{
+	assert_int_equal(answer(send_front(MSG_ID_logs, &(struct msg_logs){.sandbox = str_of(id)})), MSG_ID_log_page);
+	cleanup_buf struct buf page = BUF_INIT;
+	buf_add_str(&page, got.log_page.entries);
+	return strstr(buf_cstr(&page), text);
+}
+
+/* A microVM on a full disk: what its kernel has in its memory finds no room. So it is not asked for that, and nothing ends that would lose it. */
+static void a_pause_on_a_full_disk_asks_no_other_kernel_to_write(void **state)
+{
+	subscribe();
+	char id[33];
+	snprintf(id, sizeof(id), "%s", create());
+	struct fake_box *box = fake_find(id);
+	box->space.foreign = true;
+	node_disk_tick(node);
+	assert_int_equal(answer(send_pause(id, true)), MSG_ID_ok);
+	assert_true(box->flush_room);
+	assert_int_equal(answer(send_resume(id, RESUME_CONNECT, 600, true)), MSG_ID_sandbox);
+	uint64_t free_bytes = machine.disk.free;
+	machine.disk.free = 100 << 20;
+	node_disk_tick(node);
+	assert_true(box->frozen);
+	assert_true(log_says(id, "frozen: the server's disk is nearly full"));
+	/* Only the disk would be kept. */
+	expect_error(answer(send_pause(id, false)), 507, "disk is full");
+	assert_int_equal(state_of(id), SANDBOX_RUNNING);
+	node_disk_tick(node);
+	assert_true(box->frozen);
+	assert_int_equal(answer(send_pause(id, true)), MSG_ID_ok);
+	assert_false(box->flush_room);
+	assert_true(box->frozen);
+	/* Resumed it is frozen again by the next look, until there is room. */
+	assert_int_equal(answer(send_resume(id, RESUME_CONNECT, 600, true)), MSG_ID_sandbox);
+	node_disk_tick(node);
+	assert_true(box->frozen);
+	machine.disk.free = free_bytes;
+	node_disk_tick(node);
+	assert_false(box->frozen);
+	assert_true(log_says(id, "goes on: the server's disk has room again"));
+	machine.disk.free = 100 << 20;
+	node_disk_tick(node);
+	assert_true(box->frozen);
+	assert_int_equal(answer(send_kill(id)), MSG_ID_ok);
+	machine.disk.free = free_bytes;
+	expect_gone(id, "killed");
+}
+
 static void a_pause_that_fails_leaves_it_running(void **state)
 {
 	subscribe();
@@ -874,6 +923,7 @@ int main(void)
 		T(a_kill_ends_every_state_at_once),
 		T(the_deadline_pauses_where_it_was_asked_for),
 		T(a_deadline_in_the_middle_of_a_transition_does_no_harm),
+		T(a_pause_on_a_full_disk_asks_no_other_kernel_to_write),
 		T(a_pause_that_fails_leaves_it_running),
 		T(a_disk_that_cannot_be_kept_ends_it),
 		T(a_boot_that_fails_loses_nothing),

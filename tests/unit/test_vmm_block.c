@@ -12,7 +12,11 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_mmio.h>
 #include <linux/virtio_ring.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum { MEMORY = 8 << 20, DISK = 4 << 20, SECTOR = 512, QUEUE = 64 };
@@ -355,6 +359,116 @@ static void add_reads(struct world *w, unsigned n)
 	}
 }
 
+/* An image on a file system of its own that has no room for all of it, sparse; its mount point is gone again. -1: no namespaces here. */
+static int scarce_file(void)
+{
+	enum { ROOM = DISK / 4 };
+	char dir[] = "/tmp/cubicle-test-block-XXXXXX", path[64], options[32];
+	if (unshare(CLONE_NEWNS) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+		return -1;
+	assert_non_null(mkdtemp(dir));
+	snprintf(options, sizeof(options), "size=%d", ROOM);
+	assert_int_equal(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	if (mount("none", dir, "tmpfs", 0, options) < 0) {
+		rmdir(dir);
+		return -1;
+	}
+	snprintf(path, sizeof(path), "%s/image", dir);
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, DISK), 0);
+	umount2(dir, MNT_DETACH);
+	rmdir(dir);
+	return fd;
+}
+
+/* Sparse images can lie on a file system that is full: an error inside, and all goes on when there is room. */
+static void a_full_host_is_an_error_of_the_disk(void **state)
+{
+	enum { N = 1 << 20, ALL = 4 };
+	for (int through = 0; through < 2; through++) {
+		struct world w = {0};
+		struct error err = {0};
+		begin(&w);
+		virtio_free(w.d);
+		close(w.file);
+		w.file = scarce_file();
+		if (w.file < 0)
+			skip();
+		struct block_config c = {.file = fcntl(w.file, F_DUPFD_CLOEXEC, 3)};
+		w.d = w.driver.device = block_new(w.loop, &w.memory, &c, &err);
+		assert_non_null(w.d);
+		start(&w, through ? 0 : WRITABLE);
+		char *data = driver_at(&w.driver, w.data, N);
+		unsigned failed = 0;
+		for (unsigned i = 0; i < ALL; i++) {
+			memset(data, 'a' + (int)i, N);
+			uint8_t status = request(&w, VIRTIO_BLK_T_OUT, i * (N / SECTOR), N, NULL);
+			assert_true(status == VIRTIO_BLK_S_OK || status == VIRTIO_BLK_S_IOERR);
+			failed += status == VIRTIO_BLK_S_IOERR;
+		}
+		assert_in_range(failed, ALL - 1, ALL);
+		/* What has its room is read and written as before, also when a request that found none came between. */
+		memset(data, 'x', SECTOR);
+		assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, 0, SECTOR, NULL), VIRTIO_BLK_S_OK);
+		memset(data, 0, SECTOR);
+		assert_int_equal(request(&w, VIRTIO_BLK_T_IN, 0, SECTOR, NULL), VIRTIO_BLK_S_OK);
+		assert_int_equal(data[SECTOR - 1], 'x');
+		assert_int_equal(request(&w, VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
+		if (!through) {
+			/* Zeros as bytes need room, a hole gives some. */
+			assert_int_equal(range(&w, VIRTIO_BLK_T_WRITE_ZEROES, 3 * (N / SECTOR), N / SECTOR, 0), VIRTIO_BLK_S_IOERR);
+			assert_int_equal(range(&w, VIRTIO_BLK_T_DISCARD, 0, 2 * (N / SECTOR), 0), VIRTIO_BLK_S_OK);
+			memset(data, 'z', N);
+			assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, 3 * (N / SECTOR), N / 2, NULL), VIRTIO_BLK_S_OK);
+			assert_int_equal(request(&w, VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
+			assert_int_equal(pread(w.file, data, 1, 3 * N), 1);
+			assert_int_equal(data[0], 'z');
+		}
+		end(&w);
+	}
+}
+
+/* As the monitor has it (jail.c): no signal ends it at the limit of its files' size. */
+static void a_limit_of_file_sizes_is_an_error_of_the_disk(void **state)
+{
+	struct world w = {0};
+	struct rlimit before;
+	begin(&w);
+	getrlimit(RLIMIT_FSIZE, &before);
+	signal(SIGXFSZ, SIG_IGN);
+	setrlimit(RLIMIT_FSIZE, &(struct rlimit){DISK / 2, before.rlim_max});
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, DISK / SECTOR / 2, SECTOR, NULL), VIRTIO_BLK_S_IOERR);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, DISK / SECTOR / 2 - 1, 2 * SECTOR, NULL), VIRTIO_BLK_S_IOERR);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, 0, SECTOR, NULL), VIRTIO_BLK_S_OK);
+	setrlimit(RLIMIT_FSIZE, &before);
+	signal(SIGXFSZ, SIG_DFL);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, DISK / SECTOR / 2, SECTOR, NULL), VIRTIO_BLK_S_OK);
+	end(&w);
+}
+
+/* What the host could not bring to its device shows when it is asked for. */
+static void a_flush_that_fails_is_an_error_of_the_disk(void **state)
+{
+	struct world w = {0};
+	int p[2];
+	begin(&w);
+	virtio_free(w.d);
+	struct block_config c = {.file = fcntl(w.file, F_DUPFD_CLOEXEC, 3)};
+	w.d = w.driver.device = block_new(w.loop, &w.memory, &c, NULL);
+	start(&w, WRITABLE);
+	/* In its place something that cannot be synced. */
+	assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+	assert_int_equal(dup3(p[0], c.file, O_CLOEXEC), c.file);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_IOERR);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, 0, SECTOR, NULL), VIRTIO_BLK_S_IOERR);
+	assert_int_equal(dup3(w.file, c.file, O_CLOEXEC), c.file);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_FLUSH, 0, 0, NULL), VIRTIO_BLK_S_OK);
+	assert_int_equal(request(&w, VIRTIO_BLK_T_OUT, 0, SECTOR, NULL), VIRTIO_BLK_S_OK);
+	close(p[0]), close(p[1]);
+	end(&w);
+}
+
 static void a_reset_waits_for_what_is_under_way(void **state)
 {
 	struct world w = {0};
@@ -530,6 +644,9 @@ int main(void)
 		cmocka_unit_test(a_request_that_is_none_breaks_the_device),
 		cmocka_unit_test(a_read_only_disk_stays_as_it_is),
 		cmocka_unit_test(a_failing_host_is_an_error_of_the_disk),
+		cmocka_unit_test(a_full_host_is_an_error_of_the_disk),
+		cmocka_unit_test(a_limit_of_file_sizes_is_an_error_of_the_disk),
+		cmocka_unit_test(a_flush_that_fails_is_an_error_of_the_disk),
 		cmocka_unit_test(a_reset_waits_for_what_is_under_way),
 		cmocka_unit_test(quiet_means_that_all_is_answered),
 		cmocka_unit_test(what_threads_have_is_bounded),

@@ -4,6 +4,7 @@
 #include "sandbox/microvm/openings.h"
 #include "sandbox/box/sweep.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -22,15 +23,20 @@ enum {
 };
 
 struct discard {
+	struct discard *next; /* among those that wait for another try */
 	struct backend *backend;
-	struct slot *slot;
+	struct slot *slot; /* NULL: it is gone */
 	unsigned number;
+	struct loop_timer *timer;
 };
 
+/* May take as long as the host's disk is busy (an unmount, an image that is deleted), which nothing can cut short. Who waits for a cleaner is the pool, and the end of the backend. */
 static void discard_work(void *arg)
 {
 	struct discard *d = arg;
-	slot_release(d->backend->host, d->slot);
+	if (slot_release(d->backend->host, d->slot) < 0)
+		return;
+	d->slot = NULL;
 	numbers_give(d->backend->numbers, d->number);
 }
 
@@ -54,10 +60,54 @@ void backend_let_drain(struct backend *b)
 	check_drained(b);
 }
 
+static void discard_done(void *arg);
+
+static void leave_late(struct discard *d)
+{
+	struct discard **at = &d->backend->late;
+	while (*at != d)
+		at = &(*at)->next;
+	*at = d->next;
+	loop_timer_free(steal_pointer(&d->timer));
+}
+
+static void discard_again(struct loop_timer *t, void *arg)
+{
+	struct discard *d = arg;
+	leave_late(d);
+	if (workq_push(d->backend->cleaners, d->backend->loop, discard_work, discard_done, d) < 0)
+		discard_done(d);
+}
+
+/* One that was no sandbox, and does not die. */
+static bool discard_later(struct discard *d)
+{
+	d->timer = loop_timer_new(d->backend->loop, discard_again, d);
+	if (!d->timer || loop_timer_in(d->timer, SLOT_DIES_AGAIN_MS * NS_PER_MS) < 0) {
+		loop_timer_free(d->timer);
+		return false;
+	}
+	d->next = d->backend->late;
+	d->backend->late = d;
+	log_warn("slot %u: its processes do not die", d->number);
+	return true;
+}
+
+/* The sweep of the next start finds it; its number is not used until then. */
+static void leave_behind(struct slot *s)
+{
+	log_error("slot %u is left behind: no memory", s->number);
+	slot_leave(s);
+}
+
 static void discard_done(void *arg)
 {
 	struct discard *d = arg;
 	struct backend *b = d->backend;
+	if (d->slot && discard_later(d))
+		return;
+	if (d->slot)
+		leave_behind(d->slot);
 	free(d);
 	backend_let_drain(b);
 }
@@ -66,16 +116,14 @@ void backend_discard(struct backend *b, struct slot *s)
 {
 	struct discard *d = malloc(sizeof(*d));
 	if (d) {
-		*d = (struct discard){b, s, s->number};
+		*d = (struct discard){.backend = b, .slot = s, .number = s->number};
 		backend_hold_drain(b);
 		if (workq_push(b->cleaners, b->loop, discard_work, discard_done, d) == 0)
 			return;
 		__atomic_sub_fetch(&b->discarding, 1, __ATOMIC_SEQ_CST);
 		free(d);
 	}
-	/* The sweep of the next start finds it; its number is not used until then. */
-	log_error("slot %u is left behind: no memory", s->number);
-	slot_leave(s);
+	leave_behind(s);
 }
 
 static void discard_for_pool(struct slot *s, void *arg)
@@ -194,7 +242,12 @@ void backend_free(struct backend *b)
 	workq_free(b->readers);
 	opener_free(b->opener);
 	openings_cancel(b);
-	bool clean = !b->boxes;
+	bool clean = !b->boxes && !b->late;
+	for (struct discard *d; (d = b->late);) {
+		leave_late(d);
+		slot_leave(d->slot);
+		free(d);
+	}
 	boxes_leave(b);
 	slot_pool_free(b->pool);
 	numbers_free(b->numbers);

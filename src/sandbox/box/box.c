@@ -104,16 +104,54 @@ static struct log_ids ids(const struct box *b)
 static void release_work(void *arg)
 {
 	struct box *b = arg;
-	if (b->slot)
-		slot_kill(b->backend->host, b->slot);
-	if (b->save.image)
+	b->lives = b->slot && slot_kill(b->backend->host, b->slot) < 0;
+	if (b->save.image && !b->lives)
 		b->save.error.code = slot_save(b->backend->host, b->slot, b->save.image, !b->runtime->kernel_inside, &b->save.error);
+}
+
+static void hand_to_reaper(struct box *b);
+
+static void try_again(struct box *b)
+{
+	loop_fd_del(b->watch);
+	loop_timer_free(b->timer);
+	b->watch = NULL;
+	b->timer = NULL;
+	hand_to_reaper(b);
+}
+
+static void on_late_end(struct loop_fd *w, uint32_t events, void *arg)
+{
+	try_again(arg);
+}
+
+static void on_no_end(struct loop_timer *t, void *arg)
+{
+	try_again(arg);
+}
+
+/* Nobody who is ended meanwhile waits for this one. Whoever wants it ended does. */
+static void await_end(struct box *b)
+{
+	struct log_ids i = ids(b);
+	b->kills++;
+	/* Said after 0.5, 6, 17, 39 s and so on. */
+	if (!(b->kills & (b->kills - 1)))
+		log_write(LOG_WARN, &i, "its processes do not die (killed %u times)", b->kills);
+	b->watch = loop_fd_add(b->backend->loop, b->slot->pidfd, EPOLLIN, on_late_end, b);
+	b->timer = loop_timer_new(b->backend->loop, on_no_end, b);
+	if (!b->watch || !b->timer || loop_timer_in(b->timer, SLOT_DIES_AGAIN_MS * NS_PER_MS) < 0)
+		try_again(b); /* without memory: a worker waits */
 }
 
 static void release_done(void *arg)
 {
 	struct box *b = arg;
 	struct backend *backend = b->backend;
+	if (b->lives) {
+		await_end(b);
+		return;
+	}
 	/* Nobody waits for the rest: deleting the image can take as long as the host's disk is busy. */
 	if (b->slot)
 		backend_discard(backend, steal_pointer(&b->slot));
@@ -129,7 +167,9 @@ static void hand_to_reaper(struct box *b)
 {
 	if (workq_push(b->backend->reapers, b->backend->loop, release_work, release_done, b) < 0) {
 		/* Only without memory for a list entry: better here and now, late, than never. */
-		release_work(b);
+		do
+			release_work(b);
+		while (b->lives);
 		release_done(b);
 	}
 }

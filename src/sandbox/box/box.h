@@ -11,6 +11,7 @@
 struct chan;
 struct chan_message;
 struct flush;
+struct monitor_link;
 
 enum {
 	BOX_CLAIM_SECONDS = 20,  /* until init must have answered its claim */
@@ -23,7 +24,7 @@ enum box_state {
 	BOX_STARTING,  /* the loop owns it; init was sent its claim, and may have answered it when awaits_ready */
 	BOX_RUNNING,   /* started() was called */
 	BOX_DEAD,      /* died() was called; the slot is kept as evidence */
-	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over */
+	BOX_RELEASING, /* a reaper owns the slot, or will as soon as the spawner's job is over; in between, when its processes do not die, the loop waits for them */
 };
 
 /* The copy of a spec that a worker uses; one block of memory. */
@@ -58,7 +59,8 @@ struct box {
 	struct chan *chan;
 	struct log_reads log_reads;
 	struct ask *asks;    /* of init, that wait for their answers (microvm/asks.h) */
-	struct chan *monitor; /* of a microVM: its monitor's; NULL: it has none, or that is gone */
+	struct monitor_link *monitor; /* of a microVM that is watched (microvm/monitor_link.h); else NULL */
+	unsigned openings;   /* into it, that are being made (microvm/openings.h) */
 	struct {
 		uint64_t request; /* 0: none is under way */
 		box_assigned_fn *done;
@@ -80,6 +82,8 @@ struct box {
 	struct box_death death;
 	struct error error;  /* of the worker */
 	pid_t spawner;
+	bool lives;          /* its processes have not died yet, though they were killed */
+	unsigned kills;      /* how often that was so */
 };
 
 /* box_assign.c: what init says of an unassigned box: true when it was that. */

@@ -69,7 +69,7 @@ static void written_out(const struct error *err, void *arg)
 	}
 }
 
-int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
+int box_flush(struct box *b, bool room, void (*done)(int r, void *arg), void *arg)
 {
 	if ((b->state != BOX_RUNNING && b->state != BOX_DEAD) || b->flush)
 		return -EBUSY;
@@ -86,7 +86,7 @@ int box_flush(struct box *b, void (*done)(int r, void *arg), void *arg)
 		return r;
 	}
 	b->flush = f;
-	if (b->state == BOX_RUNNING)
+	if (b->state == BOX_RUNNING && room)
 		b->runtime->write_out(b, written_out, f);
 	else
 		written_out(NULL, f);

@@ -25,7 +25,9 @@ struct backend {
 	struct workq *slow;     /* what waits for a disk: trim, sync */
 	struct workq *copiers;  /* copies of disks, images that go */
 	struct opening *openings; /* connections into microVMs that are being made */
+	unsigned n_openings;
 	struct box *boxes;
+	struct discard *late;  /* slots whose processes do not die, between two tries */
 	unsigned discarding;   /* slots that a cleaner has or will get, boxes that are being released, and the drain itself; atomic */
 	void (*drained)(void *arg);
 	void *drained_arg;

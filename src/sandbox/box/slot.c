@@ -185,16 +185,20 @@ int slot_status(const struct slot *s, int *ret_code, int *ret_status)
 	return info.si_pid ? 0 : -EAGAIN;
 }
 
-/* The end of PID 1 is the end of its whole pid namespace: the kernel waits for the others first. */
-static void wait_dead(struct host *h, struct slot *s)
+/* The end of PID 1 is the end of its whole pid namespace: the kernel waits for the others first. How long that takes is up to what they are in the middle of there, a disk that does not
+ * answer for one: who waits here keeps others from being ended. */
+static int await_end(const struct slot *s)
 {
 	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
-	for (int i = 0; poll(&p, 1, 5000) == 0; i++) {
-		log_warn("slot %u: processes do not die (%d s)", s->number, (i + 1) * 5);
-		cgroups_kill(h->cgroups, s->name);
-	}
 	siginfo_t info;
+	int r;
+	do
+		r = poll(&p, 1, SLOT_DIES_MS);
+	while (r < 0 && errno == EINTR);
+	if (r == 0)
+		return -ETIMEDOUT;
 	waitid(P_PIDFD, (id_t)s->pidfd, &info, WEXITED | WNOHANG);
+	return 0;
 }
 
 static void remove_cgroups(struct host *h, struct slot *s)
@@ -234,21 +238,25 @@ void slot_hold_mounts(struct slot *s)
 		s->mnt = process_namespace(s->pid, "mnt");
 }
 
-void slot_kill(struct host *h, struct slot *s)
+int slot_kill(struct host *h, struct slot *s)
 {
 	struct error err = {0};
+	int r = 0;
 	if (host_enter(h, &err) < 0)
 		log_error("%s", err.message);
 	if (s->pidfd >= 0) {
 		slot_hold_mounts(s);
 		process_signal(s->pidfd, SIGKILL);
 		cgroups_kill(h->cgroups, s->name);
-		wait_dead(h, s);
+		r = await_end(s);
+		if (r < 0)
+			return r;
 		close(steal_fd(&s->pidfd));
 	} else if (s->has_cgroups) {
 		cgroups_kill(h->cgroups, s->name);
 	}
 	s->pid = 0;
+	return 0;
 }
 
 int slot_save(struct host *h, struct slot *s, const char *image, bool check, struct error *err)
@@ -270,9 +278,11 @@ int slot_save(struct host *h, struct slot *s, const char *image, bool check, str
 	return 0;
 }
 
-void slot_release(struct host *h, struct slot *s)
+int slot_release(struct host *h, struct slot *s)
 {
-	slot_kill(h, s);
+	int r = slot_kill(h, s);
+	if (r < 0)
+		return r;
 	disk_abandon(h, &s->disk);
 	if (s->mnt >= 0)
 		close(steal_fd(&s->mnt));
@@ -283,4 +293,5 @@ void slot_release(struct host *h, struct slot *s)
 	if (s->has_cgroups)
 		remove_cgroups(h, s);
 	slot_leave(s);
+	return 0;
 }

@@ -30,6 +30,15 @@ int slot_connect(const struct host *h, const char *name, struct error *err)
 	return steal_fd(&fd);
 }
 
+int slot_connect_monitor(const struct host *h, const struct slot *s)
+{
+	struct sockaddr_un a = control_address(h, s->monitor_name);
+	cleanup_fd int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+		return -errno;
+	return steal_fd(&fd);
+}
+
 /* Much room: a monitor that is frozen takes nobody's connection, and each start of node brings one more. */
 int slot_listen(const struct host *h, const char *name, struct error *err)
 {

@@ -12,6 +12,8 @@ int slot_listen(const struct host *h, const char *name, struct error *err);
 void slot_unlisten(const struct host *h, const struct slot *s);
 /* A connection to it, which gives up after ANSWER_SECONDS. A descriptor or -errno. */
 int slot_connect(const struct host *h, const char *name, struct error *err);
+/* A connection to its microVM's monitor, without waiting, on the loop. A descriptor or -errno; -EAGAIN: it has not taken the many before. */
+int slot_connect_monitor(const struct host *h, const struct slot *s);
 
 /* Message exchange on s->conn. `storage` has MSG_MAX bytes. 0 or -errno. */
 int slot_receive(int conn, char *storage, struct msg_header *header, union msg_any *any, pid_t *ret_sender, struct error *err);

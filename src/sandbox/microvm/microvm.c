@@ -2,6 +2,7 @@
 #include "sandbox/microvm/asks.h"
 #include "sandbox/microvm/machine_slot.h"
 #include "sandbox/microvm/machines.h"
+#include "sandbox/microvm/monitor_link.h"
 #include "sandbox/microvm/openings.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -42,31 +43,15 @@ static int adopt(struct box *b)
 	return machine_adopt(b->backend->host, b->slot, &b->reach, &b->error);
 }
 
-/* --- the monitor's channel --- */
-
-/* What is refused shows on the descriptor that came with the question. */
-static void on_message(struct chan *c, struct chan_message *m, void *arg)
-{
-}
-
-/* The end of its process is what counts. */
-static void on_closed(struct chan *c, const struct error *err, void *arg)
-{
-	struct box *b = arg;
-	b->monitor = NULL;
-}
-
-static const struct chan_ops monitor_ops = {.message = on_message, .closed = on_closed};
-
 static int watch(struct box *b, struct error *err)
 {
-	b->monitor = chan_new(b->backend->loop, steal_fd(&b->slot->monitor), MSG_FROM_VMM, CHAN_NO_FDS, &monitor_ops, b);
-	return b->monitor ? 0 : error_errno(err, -errno, "monitor's channel");
+	b->monitor = monitor_link_new(b, steal_fd(&b->slot->monitor));
+	return b->monitor ? 0 : error_errno(err, -errno, "connection to the monitor");
 }
 
 static void unwatch(struct box *b)
 {
-	chan_free(steal_pointer(&b->monitor));
+	monitor_link_free(steal_pointer(&b->monitor));
 	openings_leave(b);
 }
 
@@ -116,7 +101,7 @@ static int space(const struct box *b, struct box_space *ret)
 	if (fstat(image, &st) < 0)
 		return -errno;
 	uint64_t held = (uint64_t)st.st_blocks * 512;
-	*ret = (struct box_space){.total = (uint64_t)st.st_size, .used = held, .backed = held};
+	*ret = (struct box_space){.total = (uint64_t)st.st_size, .used = held, .backed = held, .foreign = true};
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 #include "sandbox/microvm/openings.h"
+#include "sandbox/microvm/monitor_link.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "io/chan.h"
 #include "vmm/layout.h"
 
 #include <errno.h>
@@ -11,7 +11,6 @@ enum {
 	PATIENCE_SECONDS = 5, /* inside two are waited; under load it may come late */
 	OPENINGS_MAX = 4096,    /* in all */
 	OPENINGS_OF_BOX = 512,
-	QUEUED_MAX = 8192,      /* bytes that the monitor has not taken: each question holds a descriptor of ours for so long */
 };
 
 /* It lives on when its box ends: then it sees the end of the stream. */
@@ -19,7 +18,7 @@ struct opening {
 	bool direct; /* to envd, which PID 1 serves itself: nothing is answered, and who is not there is seen as the end of the stream */
 	struct opening *prev, *next;
 	struct backend *backend;
-	const struct box *box; /* NULL: it is gone, or goes */
+	struct box *box; /* NULL: it is gone, or goes */
 	int fd;
 	struct loop_fd *watch;
 	struct loop_timer *timer;
@@ -27,8 +26,17 @@ struct opening {
 	void *arg;
 };
 
+static void leave_box(struct opening *o)
+{
+	if (o->box)
+		o->box->openings--;
+	o->box = NULL;
+}
+
 static void opening_free(struct opening *o)
 {
+	leave_box(o);
+	o->backend->n_openings--;
 	loop_fd_del(o->watch);
 	loop_timer_free(o->timer);
 	if (o->fd >= 0)
@@ -37,7 +45,7 @@ static void opening_free(struct opening *o)
 		o->next->prev = o->prev;
 	if (o->prev)
 		o->prev->next = o->next;
-	else if (o->backend->openings == o)
+	else
 		o->backend->openings = o->next;
 	free(o);
 }
@@ -77,7 +85,24 @@ static void on_timeout(struct loop_timer *t, void *arg)
 	finish(o, o->direct ? 0 : -ETIMEDOUT);
 }
 
-static int begin(struct opening *o, struct box *b, uint16_t port, int theirs)
+/* In the lists, and counted. Owns fd. NULL without memory. */
+static struct opening *opening_make(struct box *b, bool direct, int fd)
+{
+	struct opening *o = malloc(sizeof(*o));
+	if (!o) {
+		close(fd);
+		return NULL;
+	}
+	*o = (struct opening){.backend = b->backend, .box = b, .direct = direct, .fd = fd, .next = b->backend->openings};
+	if (o->next)
+		o->next->prev = o;
+	b->backend->openings = o;
+	b->backend->n_openings++;
+	b->openings++;
+	return o;
+}
+
+static int begin(struct opening *o, uint16_t port, int theirs)
 {
 	const unsigned char head[] = {(unsigned char)port, (unsigned char)(port >> 8)};
 	if (!o->direct && send(o->fd, head, sizeof(head), MSG_NOSIGNAL) != sizeof(head))
@@ -86,47 +111,36 @@ static int begin(struct opening *o, struct box *b, uint16_t port, int theirs)
 	o->timer = loop_timer_new(o->backend->loop, on_timeout, o);
 	if ((!o->direct && !o->watch) || !o->timer || loop_timer_in(o->timer, o->direct ? 0 : PATIENCE_SECONDS * NS_PER_S) < 0)
 		return -ENOMEM;
-	return chan_send(b->monitor, MSG_ID_vm_open, &(struct msg_vm_open){.port = o->direct ? VSOCK_PORT_ENVD : VSOCK_PORT_OPEN}, 1, &theirs, 1, NULL);
+	return monitor_link_open(o->box->monitor, o->direct ? VSOCK_PORT_ENVD : VSOCK_PORT_OPEN, theirs);
 }
 
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg)
 {
 	int ends[2];
-	if (!b->monitor || chan_queued(b->monitor) > QUEUED_MAX)
-		return -EAGAIN;
-	size_t n = 0, of_box = 0;
-	for (const struct opening *x = b->backend->openings; x; x = x->next) {
-		n++;
-		of_box += x->box == b;
-	}
-	if (n >= OPENINGS_MAX || of_box >= OPENINGS_OF_BOX)
+	int r = b->monitor ? monitor_link_ready(b->monitor) : -ENOTCONN;
+	if (r < 0)
+		return r;
+	if (b->backend->n_openings >= OPENINGS_MAX || b->openings >= OPENINGS_OF_BOX)
 		return -EAGAIN;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
 		return -errno;
 	cleanup_fd int theirs = ends[1];
-	struct opening *o = calloc(1, sizeof(*o));
-	if (!o) {
-		close(ends[0]);
+	struct opening *o = opening_make(b, port == VSOCK_PORT_ENVD, ends[0]);
+	if (!o)
 		return -ENOMEM;
-	}
-	*o = (struct opening){.backend = b->backend, .box = b, .direct = port == VSOCK_PORT_ENVD, .fd = ends[0], .done = done, .arg = arg};
-	int r = begin(o, b, port, theirs);
-	if (r < 0) {
+	o->done = done;
+	o->arg = arg;
+	r = begin(o, port, theirs);
+	if (r < 0)
 		opening_free(o);
-		return r;
-	}
-	o->next = b->backend->openings;
-	if (o->next)
-		o->next->prev = o;
-	b->backend->openings = o;
-	return 0;
+	return r;
 }
 
-void openings_leave(const struct box *b)
+void openings_leave(struct box *b)
 {
-	for (struct opening *x = b->backend->openings; x; x = x->next)
+	for (struct opening *x = b->backend->openings; x && b->openings; x = x->next)
 		if (x->box == b)
-			x->box = NULL;
+			leave_box(x);
 }
 
 void openings_cancel(struct backend *b)

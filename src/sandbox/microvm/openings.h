@@ -4,10 +4,10 @@
 
 #include "sandbox/box/box.h"
 
-/* As box_open(). */
+/* As box_open(). What the monitor was asked when the connection to it breaks ends with -ECONNREFUSED. */
 int opening_new(struct box *b, uint16_t port, void (*done)(int fd_or_error, void *arg), void *arg);
 /* The box goes: what was begun sees the end of its stream. */
-void openings_leave(const struct box *b);
+void openings_leave(struct box *b);
 /* All that are under way end with -ECANCELED. */
 void openings_cancel(struct backend *b);
 

@@ -3,6 +3,7 @@
 usage: check.py PART microvm|namespace
 """
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -12,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import api
@@ -366,6 +368,107 @@ def hostile():
     say("ok: nothing is left")
 
 
+def small_state():
+    """The state directory on a file system of its own: its reserve is 100 MiB then, it is red below 50 and full below 25."""
+    image = "/small.img"
+    with open(image, "wb") as f:
+        f.truncate(400 * MIB)
+    for words in f"mkfs.ext4 -q -m 0 -F {image}", f"busybox mount -o loop {image} /mnt", f"cp -a {api.STATE}/. /mnt", "umount /mnt", f"busybox mount -o loop {image} {api.STATE}":
+        subprocess.run(words.split(), check=True)
+
+
+def free():
+    st = os.statvfs(api.STATE)
+    return st.f_bavail * st.f_frsize
+
+
+class Outside:
+    """A process beside the sandboxes that takes what there is but 10 MiB, and what comes back, too."""
+
+    def __init__(self):
+        self.end = False
+        self.file = open(api.STATE + "/outside", "wb")
+        self.thread = threading.Thread(target=self.take, daemon=True)
+        self.thread.start()
+
+    def take(self):
+        at = 0
+        while not self.end:
+            more = free() - 10 * MIB
+            if more > MIB:
+                with contextlib.suppress(OSError):
+                    os.posix_fallocate(self.file.fileno(), at, more)
+                    at += more
+            time.sleep(0.05)
+
+    def give_back(self):
+        self.end = True
+        self.thread.join()
+        self.file.close()
+        os.unlink(self.file.name)
+
+
+def log_of(server, box):
+    return json.dumps(server.call("GET", f"/sandboxes/{box.id}/logs")[1])
+
+
+def stands(box):
+    try:
+        box.request(["/bin/true"], "user", 6).read(1)
+        return False
+    except OSError:
+        return True
+
+
+def room():
+    """The host's disk is filled from outside while a sandbox writes."""
+    small_state()
+    before = leak.snapshot()
+    s = new_server("--sandbox.cpu=1").start()
+    writer, witness, doomed = (Sandbox(s, timeout=3600).fill() for _ in range(3))
+    for box in writer, witness, doomed:
+        command(box)
+        box.shell("sync")
+    writer.start("/bin/sh", "-c", "while :; do dd if=/dev/zero of=/home/user/f bs=64k count=640 conv=fsync 2>/dev/null && echo done || echo failed; sleep 0.1; done >> /dev/shm/rounds")
+    wait(lambda: "done" in writer.shell("cat /dev/shm/rounds"), 120, "what it writes")
+    outside = Outside()
+    for box in writer, witness, doomed:
+        wait(lambda: FROZEN in log_of(s, box), 120, f"{box.id} to be told that it is frozen: {log_of(s, box)}")
+    assert s.call("GET", "/sandboxes/" + witness.id)[1]["state"] == "running"
+    assert s.call("POST", "/v2/sandboxes", {"templateID": Sandbox.template})[0] == 507
+    assert stands(witness)
+    say("ok: on a full disk all are frozen, and their logs say so")
+    doomed.kill()
+    say("ok: a frozen one is killed")
+    assert s.call("POST", f"/sandboxes/{witness.id}/snapshots", {})[0] == 507
+    if MICROVM:
+        status, answer = s.call("POST", f"/sandboxes/{witness.id}/pause", {"memory": False})
+        assert status == 507 and "full" in json.dumps(answer), (status, answer)
+    witness.pause(True)
+    outside.give_back()
+    wait(lambda: GOES_ON in log_of(s, writer), 120, "the sandbox to go on")
+    rounds = writer.shell("cat /dev/shm/rounds")
+    say("what it had written:", *rounds.split())
+    assert lives(writer)
+    if "failed" not in rounds:  # else it got what the host's disk said, which its file system may not have borne
+        n = rounds.count("done")
+        wait(lambda: writer.shell("cat /dev/shm/rounds").count("done") > n + 1, 120, "it to write on")
+        writer.check()
+    status, answer = s.call("POST", f"/sandboxes/{witness.id}/connect", {"timeout": 600})
+    assert status == 201 and answer["resumedFrom"] == "memory", (status, answer)
+    witness.token = answer["envdAccessToken"]
+    assert lives(witness)
+    witness.check().shell("echo x > /home/user/x; sync")
+    say("ok: with room they go on")
+    for box in writer, witness:
+        box.kill()
+    s.stop()
+    nothing_left(before)
+    say("ok: nothing is left")
+
+
+MIB = 1 << 20
+FROZEN, GOES_ON = "frozen: the server's disk is nearly full", "goes on: the server's disk has room again"
 ENDS = (  # what root may do to its own machine
     ("the console flooded, panic", "echo c > /proc/sysrq-trigger", flood_console),
     ("its disks written over, reset", "echo b > /proc/sysrq-trigger", write_over_disks),
@@ -373,4 +476,4 @@ ENDS = (  # what root may do to its own machine
     ("power off", "poweroff -f", lambda box: None),
 )
 Sandbox.template = "vm"
-guarded({"monitor": monitor.monitor, "ends": monitor.endings, "save": monitor.save, "server": server, "state": state, "hostile": hostile}[sys.argv[1]])
+guarded({"monitor": monitor.monitor, "ends": monitor.endings, "save": monitor.save, "server": server, "state": state, "room": room, "hostile": hostile}[sys.argv[1]])
