@@ -194,7 +194,7 @@ static void wait_for(struct layer_lock *k, const struct layer_wait *what)
 		abort();
 	*w = *what;
 	w->next = NULL;
-	w->since = w->builder->node->host->boottime(w->builder->node->host->arg);
+	w->since = node_boottime(w->builder->node);
 	w->builder->n_waits++;
 	while (*at)
 		at = &(*at)->next;
