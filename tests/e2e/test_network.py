@@ -9,6 +9,7 @@ import pytest
 from e2b import Sandbox
 
 from conftest import serving
+from backend import MICROVM
 from server import wait_for
 
 
@@ -39,8 +40,9 @@ name = b"".join(bytes([len(p)]) + p for p in sys.argv[1].encode().split(b".")) +
 query = struct.pack("!6H", 4660, 256, 1, 0, 0, 0) + name + struct.pack("!HH", 1, 1)
 udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 udp.settimeout(60)
-udp.sendto(query, ("127.0.0.53", 53))
-tcp = socket.create_connection(("127.0.0.53", 53), 60)
+server = next(line.split()[1] for line in open("/etc/resolv.conf") if line.startswith("nameserver"))
+udp.sendto(query, (server, 53))
+tcp = socket.create_connection((server, 53), 60)
 tcp.sendall(struct.pack("!H", len(query)) + query)
 print(udp.recv(4096)[3] & 15, tcp.recv(4096)[5] & 15)
 """
@@ -175,12 +177,12 @@ def test_136_a_change_cuts_what_is_open(server, world, box):
     before = size("kept")
     wait_for(lambda: size("kept") > before, 60, "the allowed download to go on")
     box.commands.run("nft flush ruleset; iptables -F; ip route del default; ip link set eth0 down; true", user="root")
-    assert reached(box, a, b) == [b]
+    assert reached(box, a, b) == ([] if MICROVM else [b])  # a kernel of its own does as root says
 
 
 def test_136_a_flow_of_datagrams_is_cut(server, world, box):
     """What has no connection that could be ended."""
-    box.files.write("/tmp/udp.py", ASK.split("tcp =")[0].replace('"127.0.0.53"', "sys.argv[2]") + r"""
+    box.files.write("/tmp/udp.py", ASK.split("tcp =")[0].replace("(server,", "(sys.argv[2],") + r"""
 udp.connect((sys.argv[2], 53))
 for line in sys.stdin:
     try:
