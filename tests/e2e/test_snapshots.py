@@ -5,9 +5,12 @@ import contextlib
 
 from e2b import Sandbox
 
+from backend import MICROVM
 from server import wait_for
 
-WHO = "cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id /etc/machine-id; hostname; openssl rand -hex 16; ip -4 -o addr show scope global | tr -s ' ' | cut -d' ' -f4"
+WHO = "cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id /etc/machine-id; hostname; openssl rand -hex 16"
+if not MICROVM:  # where each has the same address inside
+    WHO += "; ip -4 -o addr show scope global | tr -s ' ' | cut -d' ' -f4"
 # Everything that a layer must carry: deleted and replaced entries of the template, a big file of which only the mode changed, links, owners, attributes.
 CHANGE = """set -e
 rm /etc/issue; rm -r /usr/share/doc/bash; mkdir /usr/share/doc/bash; echo new > /usr/share/doc/bash/only
