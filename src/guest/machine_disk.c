@@ -14,7 +14,8 @@ enum { QUIET_SECONDS = 30 };
 struct machine_disk {
 	struct chores *chores;
 	struct loop_timer *timer; /* dead man's */
-	bool expired; /* it ended the quiet, and nobody has been told */
+	const void *holder; /* who asked for the quiet that lasts, or NULL */
+	bool expired; /* it ended without being asked to, and nobody has been told */
 };
 
 static int work_sync(const void *arg)
@@ -50,13 +51,20 @@ static int add(struct machine_disk *d, chore_work *work, chore_done *done, void 
 	return chores_add(d->chores, &o);
 }
 
-static void on_quiet_too_long(struct loop_timer *t, void *arg)
+static void go_on_unasked(struct machine_disk *d, const char *why)
 {
-	struct machine_disk *d = arg;
-	log_warn("the disk was quiet for %d s: it goes on", QUIET_SECONDS);
+	log_warn("the disk %s: it goes on", why);
+	d->holder = NULL;
 	d->expired = true;
 	if (add(d, work_thaw, NULL, NULL, 0) < 0)
-		loop_timer_in(t, NS_PER_S);
+		loop_timer_in(d->timer, NS_PER_S);
+	else
+		loop_timer_stop(d->timer);
+}
+
+static void on_quiet_too_long(struct loop_timer *t, void *arg)
+{
+	go_on_unasked(arg, "was quiet for too long");
 }
 
 struct machine_disk *machine_disk_new(struct loop *l)
@@ -94,8 +102,10 @@ int machine_disk_quiesce(struct machine_disk *d, bool on, chore_done *done, void
 		if (r == 0)
 			r = add(d, work_freeze, done, owner, request);
 		d->expired = false;
+		d->holder = owner;
 		return r;
 	}
+	d->holder = NULL;
 	if (d->expired) {
 		d->expired = false;
 		return -ETIMEDOUT;
@@ -111,6 +121,9 @@ int machine_disk_trim(struct machine_disk *d, chore_done *done, void *owner, uin
 
 void machine_disk_forget(struct machine_disk *d, const void *owner)
 {
-	if (d)
-		chores_forget(d->chores, owner);
+	if (!d)
+		return;
+	chores_forget(d->chores, owner);
+	if (d->holder == owner)
+		go_on_unasked(d, "was to be quiet for a node that is gone");
 }

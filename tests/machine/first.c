@@ -172,6 +172,12 @@ static _Noreturn void play_node(void)
 	ask(fd, MSG_ID_sync, &(struct msg_sync){0});
 	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = true});
 	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = false});
+	/* A node that is ended while it copies: the next finds a disk that is not frozen. */
+	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = true});
+	close(fd);
+	fd = greet();
+	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = true});
+	ask(fd, MSG_ID_quiesce, &(struct msg_quiesce){.on = false});
 	ask(fd, MSG_ID_trim, &(struct msg_trim){0});
 	send_it(fd, MSG_ID_still, &(struct msg_still){.on = true});
 	ask(fd, MSG_ID_sync, &(struct msg_sync){0});

@@ -158,6 +158,7 @@ static int open_parent(const char *path)
 static int copy_held(const struct copy_job *j)
 {
 	struct stat st;
+	FAULT(copy_frozen);
 	return fstat(j->image, &st) < 0 ? -errno : copy_sparse(j->image, j->to, st.st_size, !j->guaranteed, &j->stop);
 }
 
@@ -265,8 +266,10 @@ static void let_go(const struct error *err, void *arg)
 	struct copy_job *j = arg;
 	if (err && !j->err.code)
 		take_error(j, err);
-	if (j->root < 0)
+	if (j->root < 0) {
 		j->result.paused = clock_monotonic() - j->held_at;
+		FAULT(copy_thawed);
+	}
 	if (j->backend->copiers) {
 		push(j, keep_work, copy_done);
 		return;
