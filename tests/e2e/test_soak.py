@@ -9,4 +9,4 @@ from soak import Soak
 def test_nothing_is_lost_stuck_or_wrong(own_server):
     s = own_server()
     seed = int(os.environ.get("SOAK_SEED") or random.randrange(10**6))
-    Soak(s, seed, float(os.environ.get("SOAK_MINUTES") or 2), int(os.environ.get("SOAK_CLIENTS") or 6), float(os.environ.get("SOAK_KILLS") or 6)).run()
+    Soak(s, seed, float(os.environ.get("SOAK_MINUTES") or 1), int(os.environ.get("SOAK_CLIENTS") or 6), float(os.environ.get("SOAK_KILLS") or 6)).run()
