@@ -39,8 +39,8 @@ static int work_trim(const void *arg)
 {
 	struct fstrim_range all = {.len = UINT64_MAX};
 	int disk = machine_get()->disk;
-	/* Blocks are free after the commit. */
-	return syncfs(disk) < 0 || ioctl(disk, FITRIM, &all) < 0 ? -errno : 0;
+	/* Of what was deleted, the blocks are free after the journal's next commit, and the next trim has them. A sync now would take room of a host that has little. */
+	return ioctl(disk, FITRIM, &all) < 0 ? -errno : 0;
 }
 
 static int add(struct machine_disk *d, chore_work *work, chore_done *done, void *owner, uint64_t request)
@@ -51,12 +51,19 @@ static int add(struct machine_disk *d, chore_work *work, chore_done *done, void 
 	return chores_add(d->chores, &o);
 }
 
+static void thawed(int result, void *owner, uint64_t request)
+{
+	struct machine_disk *d = owner;
+	if (result < 0 && !d->holder)
+		loop_timer_in(d->timer, NS_PER_S);
+}
+
 static void go_on_unasked(struct machine_disk *d, const char *why)
 {
 	log_warn("the disk %s: it goes on", why);
 	d->holder = NULL;
 	d->expired = true;
-	if (add(d, work_thaw, NULL, NULL, 0) < 0)
+	if (add(d, work_thaw, thawed, d, 0) < 0)
 		loop_timer_in(d->timer, NS_PER_S);
 	else
 		loop_timer_stop(d->timer);
@@ -110,8 +117,12 @@ int machine_disk_quiesce(struct machine_disk *d, bool on, chore_done *done, void
 		d->expired = false;
 		return -ETIMEDOUT;
 	}
-	loop_timer_stop(d->timer);
-	return add(d, work_thaw, done, owner, request);
+	int r = add(d, work_thaw, done, owner, request);
+	if (r < 0)
+		loop_timer_in(d->timer, NS_PER_S);
+	else
+		loop_timer_stop(d->timer);
+	return r;
 }
 
 int machine_disk_trim(struct machine_disk *d, chore_done *done, void *owner, uint64_t request)

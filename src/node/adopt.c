@@ -42,7 +42,7 @@ static void adopted_paused(struct live *l, const struct box_handle *h)
 /* A transition that the node before did not finish, and of which nothing is left but that it may be frozen. */
 static void go_back(struct live *l)
 {
-	int r = box_freeze(l->box, false);
+	int r = live_thaw(l);
 	if (r < 0)
 		live_log(LOG_ERROR, l, "cannot be thawed: %s", strerror(-r));
 	live_log(LOG_INFO, l, "runs again: the node ended while it was %s", sandbox_state_name(l->s.state));

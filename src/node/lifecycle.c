@@ -486,6 +486,11 @@ static void watch_disk(struct live *l, bool adopted)
 		loop_timer_in(n->disk_timer, 0);
 }
 
+int live_thaw(struct live *l)
+{
+	return disk_account_zone(l->node->disk) < DISK_FULL ? box_freeze(l->box, false) : 0;
+}
+
 void live_watch(struct live *l, bool adopted)
 {
 	watch_disk(l, adopted);

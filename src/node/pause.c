@@ -60,7 +60,7 @@ void live_settled(struct live *l)
 static void undo(struct live *l, const struct error *err)
 {
 	struct node *n = l->node;
-	int r = box_freeze(l->box, false);
+	int r = live_thaw(l);
 	live_log(LOG_ERROR, l, "cannot be paused: %s", err->message);
 	if (r < 0) {
 		live_end(l, "crashed", "it cannot be thawed");

@@ -145,7 +145,7 @@ static void resume_recorded(const struct error *err, void *arg)
 		return;
 	}
 	FAULT(resume_recorded);
-	int r = box_freeze(l->box, false);
+	int r = live_thaw(l);
 	FAULT(resume_thawed);
 	if (r < 0)
 		live_end(l, "crashed", "it cannot be thawed");

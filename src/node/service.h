@@ -298,6 +298,8 @@ struct live *live_find(struct node *n, struct str id);
 struct live *live_new(struct node *n, struct sandbox *s);
 /* Out of the map, and freed. */
 void live_free(struct live *l);
+/* It may run on, as far as the host's disk is concerned: on a full one the account thaws it (live_watch(), adopted), when that may be. 0 or -errno. */
+int live_thaw(struct live *l);
 /* Running now: the disk account watches it, its deadline counts. */
 void live_watch(struct live *l, bool adopted);
 /* The box is gone: the result is recorded, then everybody is told. */

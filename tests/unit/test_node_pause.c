@@ -465,13 +465,15 @@ static void a_pause_on_a_full_disk_asks_no_other_kernel_to_write(void **state)
 	/* Only the disk would be kept. */
 	expect_error(answer(send_pause(id, false)), 507, "disk is full");
 	assert_int_equal(state_of(id), SANDBOX_RUNNING);
+	assert_true(box->frozen); /* not thawed for a moment, in which it would take more */
 	node_disk_tick(node);
 	assert_true(box->frozen);
 	assert_int_equal(answer(send_pause(id, true)), MSG_ID_ok);
 	assert_false(box->flush_room);
 	assert_true(box->frozen);
-	/* Resumed it is frozen again by the next look, until there is room. */
+	/* Resumed it stays so until there is room. */
 	assert_int_equal(answer(send_resume(id, RESUME_CONNECT, 600, true)), MSG_ID_sandbox);
+	assert_true(box->frozen);
 	node_disk_tick(node);
 	assert_true(box->frozen);
 	machine.disk.free = free_bytes;

@@ -28,13 +28,14 @@ struct discard {
 	struct slot *slot; /* NULL: it is gone */
 	unsigned number;
 	struct loop_timer *timer;
+	bool late; /* workers need not wait for its end */
 };
 
 /* May take as long as the host's disk is busy (an unmount, an image that is deleted), which nothing can cut short. Who waits for a cleaner is the pool, and the end of the backend. */
 static void discard_work(void *arg)
 {
 	struct discard *d = arg;
-	if (slot_release(d->backend->host, d->slot) < 0)
+	if (slot_release(d->backend->host, d->slot, d->late ? 0 : SLOT_DIES_MS) < 0)
 		return;
 	d->slot = NULL;
 	numbers_give(d->backend->numbers, d->number);
@@ -87,6 +88,7 @@ static bool discard_later(struct discard *d)
 		loop_timer_free(d->timer);
 		return false;
 	}
+	d->late = true;
 	d->next = d->backend->late;
 	d->backend->late = d;
 	log_warn("slot %u: its processes do not die", d->number);

@@ -104,7 +104,7 @@ static struct log_ids ids(const struct box *b)
 static void release_work(void *arg)
 {
 	struct box *b = arg;
-	b->lives = b->slot && slot_kill(b->backend->host, b->slot) < 0;
+	b->lives = b->slot && slot_kill(b->backend->host, b->slot, b->late ? 0 : SLOT_DIES_MS) < 0;
 	if (b->save.image && !b->lives)
 		b->save.error.code = slot_save(b->backend->host, b->slot, b->save.image, !b->runtime->kernel_inside, &b->save.error);
 }
@@ -135,12 +135,13 @@ static void await_end(struct box *b)
 {
 	struct log_ids i = ids(b);
 	b->kills++;
-	/* Said after 0.5, 6, 17, 39 s and so on. */
-	if (!(b->kills & (b->kills - 1)))
+	/* Said after 5, 15, 35 s and so on: the end of one with much memory takes its time. */
+	if (b->kills > 1 && !(b->kills & (b->kills - 1)))
 		log_write(LOG_WARN, &i, "its processes do not die (killed %u times)", b->kills);
 	b->watch = loop_fd_add(b->backend->loop, b->slot->pidfd, EPOLLIN, on_late_end, b);
 	b->timer = loop_timer_new(b->backend->loop, on_no_end, b);
-	if (!b->watch || !b->timer || loop_timer_in(b->timer, SLOT_DIES_AGAIN_MS * NS_PER_MS) < 0)
+	b->late = b->watch && b->timer && loop_timer_in(b->timer, SLOT_DIES_AGAIN_MS * NS_PER_MS) == 0;
+	if (!b->late)
 		try_again(b); /* without memory: a worker waits */
 }
 
@@ -167,6 +168,7 @@ static void hand_to_reaper(struct box *b)
 {
 	if (workq_push(b->backend->reapers, b->backend->loop, release_work, release_done, b) < 0) {
 		/* Only without memory for a list entry: better here and now, late, than never. */
+		b->late = false;
 		do
 			release_work(b);
 		while (b->lives);

@@ -84,6 +84,7 @@ struct box {
 	pid_t spawner;
 	bool lives;          /* its processes have not died yet, though they were killed */
 	unsigned kills;      /* how often that was so */
+	bool late;           /* the loop watches for it: no worker need wait */
 };
 
 /* box_assign.c: what init says of an unassigned box: true when it was that. */

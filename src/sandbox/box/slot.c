@@ -187,13 +187,13 @@ int slot_status(const struct slot *s, int *ret_code, int *ret_status)
 
 /* The end of PID 1 is the end of its whole pid namespace: the kernel waits for the others first. How long that takes is up to what they are in the middle of there, a disk that does not
  * answer for one: who waits here keeps others from being ended. */
-static int await_end(const struct slot *s)
+static int await_end(const struct slot *s, int patience_ms)
 {
 	struct pollfd p = {.fd = s->pidfd, .events = POLLIN};
 	siginfo_t info;
 	int r;
 	do
-		r = poll(&p, 1, SLOT_DIES_MS);
+		r = poll(&p, 1, patience_ms);
 	while (r < 0 && errno == EINTR);
 	if (r == 0)
 		return -ETIMEDOUT;
@@ -238,7 +238,7 @@ void slot_hold_mounts(struct slot *s)
 		s->mnt = process_namespace(s->pid, "mnt");
 }
 
-int slot_kill(struct host *h, struct slot *s)
+int slot_kill(struct host *h, struct slot *s, int patience_ms)
 {
 	struct error err = {0};
 	int r = 0;
@@ -248,7 +248,7 @@ int slot_kill(struct host *h, struct slot *s)
 		slot_hold_mounts(s);
 		process_signal(s->pidfd, SIGKILL);
 		cgroups_kill(h->cgroups, s->name);
-		r = await_end(s);
+		r = await_end(s, patience_ms);
 		if (r < 0)
 			return r;
 		close(steal_fd(&s->pidfd));
@@ -278,9 +278,9 @@ int slot_save(struct host *h, struct slot *s, const char *image, bool check, str
 	return 0;
 }
 
-int slot_release(struct host *h, struct slot *s)
+int slot_release(struct host *h, struct slot *s, int patience_ms)
 {
-	int r = slot_kill(h, s);
+	int r = slot_kill(h, s, patience_ms);
 	if (r < 0)
 		return r;
 	disk_abandon(h, &s->disk);

@@ -82,12 +82,12 @@ int slot_attach_spawner(struct host *h, struct slot *s, pid_t pid, struct error 
 void slot_hold_mounts(struct slot *s);
 /* How long a worker waits for the end of what is killed; what takes longer is left to the loop (box.c, backend.c), which has a worker try again. */
 enum { SLOT_DIES_MS = 500, SLOT_DIES_AGAIN_MS = 5000 };
-/* Kills every process and waits for their end: 0, or -ETIMEDOUT when it did not come. */
-int slot_kill(struct host *h, struct slot *s);
+/* Kills every process and waits for their end, so long: 0, or -ETIMEDOUT when it did not come. */
+int slot_kill(struct host *h, struct slot *s, int patience_ms);
 /* After slot_kill() came to an end: unmounts the disk and moves its image to <dir>/<image> (saved.h). check: it was mounted by this kernel, so it is checked when that left it unclean. */
 int slot_save(struct host *h, struct slot *s, const char *image, bool check, struct error *err);
 /* slot_kill(), then gives everything back; frees the slot. 0; on failure the slot is as it was. */
-int slot_release(struct host *h, struct slot *s);
+int slot_release(struct host *h, struct slot *s, int patience_ms);
 /* Closes descriptors, leaves the sandbox running, frees the slot. */
 void slot_leave(struct slot *s);
 
