@@ -41,11 +41,11 @@ def roll_back(s, box, snapshot):
 
 def test_forks_are_copies_of_one_copy(server):
     """Cases 164, 166, 172, 23 (many at once of one image)."""
-    with Sandbox.create("base", timeout=300, envs={"MINE": "yes"}, metadata={"k": "v"}) as parent:
+    with Sandbox.create("base", timeout=900, envs={"MINE": "yes"}, metadata={"k": "v"}) as parent:
         run(parent, CHANGE + "head -c 40M /dev/urandom > /srv/big; sha256sum /srv/big > /srv/sum")
         want = run(parent, LOOK)
         before = images(server)
-        children = parent.fork(count=8, timeout=120)
+        children = parent.fork(count=8, timeout=600)
         try:
             assert all(isinstance(c, Sandbox) for c in children), children
             made = [i for i in images(server) if i not in before]
