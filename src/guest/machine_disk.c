@@ -51,6 +51,17 @@ static int add(struct machine_disk *d, chore_work *work, chore_done *done, void 
 	return chores_add(d->chores, &o);
 }
 
+/* What cannot be begun now is tried again by the timer. */
+static int thaw(struct machine_disk *d, chore_done *done, void *owner, uint64_t request)
+{
+	int r = add(d, work_thaw, done, owner, request);
+	if (r < 0)
+		loop_timer_in(d->timer, NS_PER_S);
+	else
+		loop_timer_stop(d->timer);
+	return r;
+}
+
 static void thawed(int result, void *owner, uint64_t request)
 {
 	struct machine_disk *d = owner;
@@ -63,10 +74,7 @@ static void go_on_unasked(struct machine_disk *d, const char *why)
 	log_warn("the disk %s: it goes on", why);
 	d->holder = NULL;
 	d->expired = true;
-	if (add(d, work_thaw, thawed, d, 0) < 0)
-		loop_timer_in(d->timer, NS_PER_S);
-	else
-		loop_timer_stop(d->timer);
+	thaw(d, thawed, d, 0);
 }
 
 static void on_quiet_too_long(struct loop_timer *t, void *arg)
@@ -117,12 +125,7 @@ int machine_disk_quiesce(struct machine_disk *d, bool on, chore_done *done, void
 		d->expired = false;
 		return -ETIMEDOUT;
 	}
-	int r = add(d, work_thaw, done, owner, request);
-	if (r < 0)
-		loop_timer_in(d->timer, NS_PER_S);
-	else
-		loop_timer_stop(d->timer);
-	return r;
+	return thaw(d, done, owner, request);
 }
 
 int machine_disk_trim(struct machine_disk *d, chore_done *done, void *owner, uint64_t request)
